@@ -1,0 +1,231 @@
+"""The probe recipe: what to train, in Megatron Core's own field names, read from YAML."""
+
+from __future__ import annotations
+
+import difflib
+from pathlib import Path
+from typing import Literal, Optional
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from bisect_recompute.errors import UsageError
+from bisect_recompute.probe.gpu import GPUS
+
+
+class _Group(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=())
+
+    def stated(self) -> dict:
+        """The fields that the recipe states; the commit's own defaults stand for the others."""
+        return self.model_dump(exclude_unset=True)
+
+
+class ModelSettings(_Group):
+    """Shape, fusions and recompute settings; what is left out comes from the commit's own defaults."""
+
+    num_layers: int = Field(gt=0)
+    hidden_size: int = Field(gt=0)
+    num_attention_heads: int = Field(gt=0)
+    vocab_size: int = Field(gt=0, description="Vocabulary size before padding")
+    make_vocab_size_divisible_by: int = Field(128, gt=0)
+    num_query_groups: Optional[int] = Field(None, gt=0)
+    ffn_hidden_size: Optional[int] = Field(None, gt=0)
+    kv_channels: Optional[int] = Field(None, gt=0)
+    position_embedding_type: Literal["learned_absolute", "rope", "none"] = "learned_absolute"
+    rotary_base: int = 10000
+    rotary_percent: float = 1.0
+    share_embeddings_and_output_weights: bool = False
+    transformer_impl: Literal["transformer_engine", "local"] = "transformer_engine"
+    attention_backend: Optional[Literal["auto", "flash", "fused", "unfused", "local"]] = None
+    normalization: Optional[Literal["LayerNorm", "RMSNorm"]] = None
+    layernorm_epsilon: Optional[float] = None
+    layernorm_zero_centered_gamma: Optional[bool] = None
+    qk_layernorm: Optional[bool] = None
+    gated_linear_unit: Optional[bool] = None
+    activation_func: Optional[Literal["gelu", "silu", "relu", "squared_relu", "quick_gelu"]] = None
+    add_bias_linear: Optional[bool] = None
+    add_qkv_bias: Optional[bool] = None
+    hidden_dropout: Optional[float] = None
+    attention_dropout: Optional[float] = None
+    fp32_residual_connection: Optional[bool] = None
+    attention_softmax_in_fp32: Optional[bool] = None
+    apply_query_key_layer_scaling: Optional[bool] = None
+    bias_activation_fusion: Optional[bool] = None
+    bias_dropout_fusion: Optional[bool] = None
+    masked_softmax_fusion: Optional[bool] = None
+    apply_rope_fusion: Optional[bool] = None
+    persist_layer_norm: Optional[bool] = None
+    memory_efficient_layer_norm: Optional[bool] = None
+    gradient_accumulation_fusion: Optional[bool] = None
+    cross_entropy_loss_fusion: Optional[bool] = None
+    cross_entropy_fusion_impl: Optional[Literal["native", "te"]] = None
+    deterministic_mode: Optional[bool] = None
+    calculate_per_token_loss: Optional[bool] = None
+
+    recompute_granularity: Optional[Literal["selective", "full"]] = None
+    recompute_method: Optional[Literal["uniform", "block"]] = None
+    recompute_num_layers: Optional[int] = None
+    recompute_modules: Optional[list[str]] = None
+    distribute_saved_activations: Optional[bool] = None
+    cpu_offloading: Optional[bool] = None
+    cpu_offloading_num_layers: Optional[int] = None
+    cpu_offloading_activations: Optional[bool] = None
+    cpu_offloading_weights: Optional[bool] = None
+    cpu_offloading_double_buffering: Optional[bool] = None
+    fine_grained_activation_offloading: Optional[bool] = None
+    offload_modules: Optional[list[str]] = None
+
+
+class ParallelSettings(_Group):
+    tensor_model_parallel_size: int = Field(1, gt=0)
+    pipeline_model_parallel_size: int = Field(1, gt=0)
+    virtual_pipeline_model_parallel_size: Optional[int] = Field(None, gt=0)
+    context_parallel_size: int = Field(1, gt=0)
+    data_parallel_size: int = Field(1, gt=0)
+    sequence_parallel: bool = False
+    ranks: Optional[list[int]] = Field(
+        None, description="Global ranks to simulate; left out: the first rank of each distinct pipeline stage"
+    )
+
+    @property
+    def world_size(self) -> int:
+        return (
+            self.tensor_model_parallel_size
+            * self.pipeline_model_parallel_size
+            * self.context_parallel_size
+            * self.data_parallel_size
+        )
+
+
+class TrainingSettings(_Group):
+    seq_length: int = Field(gt=0)
+    micro_batch_size: int = Field(1, gt=0)
+    global_batch_size: int = Field(gt=0)
+    precision: Literal["bf16", "fp16", "fp32"] = "bf16"
+    optimizer: Literal["adam", "sgd"] = "adam"
+    use_distributed_optimizer: bool = True
+    overlap_grad_reduce: Optional[bool] = None
+    overlap_param_gather: Optional[bool] = None
+    grad_reduce_in_fp32: bool = Field(
+        True, description="Gradients kept and reduced in fp32 (Megatron-LM: --accumulate-allreduce-grads-in-fp32)"
+    )
+
+
+class HardwareSettings(_Group):
+    gpu: str = "h100"
+
+    @model_validator(mode="after")
+    def _known_gpu(self):
+        if self.gpu not in GPUS:
+            raise ValueError(f"gpu '{self.gpu}' is not known; known are {', '.join(sorted(GPUS))}")
+        return self
+
+
+class Thresholds(_Group):
+    """Smallest change that counts as a shift, in percent of the good value."""
+
+    memory: float = Field(1.0, ge=0)
+    throughput: float = Field(5.0, ge=0)
+
+
+class Recipe(_Group):
+    """A probe recipe (``recipes/*.yaml``)."""
+
+    name: str = Field("", description="Left out: the file's name")
+    description: str = ""
+    model: ModelSettings
+    parallel: ParallelSettings = ParallelSettings()
+    training: TrainingSettings
+    hardware: HardwareSettings = HardwareSettings()
+    thresholds: Thresholds = Thresholds()
+
+    @model_validator(mode="after")
+    def _fits_together(self):
+        p, t = self.parallel, self.training
+        step = t.micro_batch_size * p.data_parallel_size
+        if t.global_batch_size % step:
+            raise ValueError(
+                f"training.global_batch_size {t.global_batch_size} is not a multiple of micro_batch_size x "
+                f"data_parallel_size = {step}"
+            )
+        if p.ranks is not None and (not p.ranks or min(p.ranks) < 0 or max(p.ranks) >= p.world_size):
+            raise ValueError(f"parallel.ranks must lie in 0..{p.world_size - 1}")
+        if p.sequence_parallel and t.seq_length % p.tensor_model_parallel_size:
+            raise ValueError("training.seq_length is not a multiple of parallel.tensor_model_parallel_size")
+        return self
+
+    @property
+    def num_microbatches(self) -> int:
+        return self.training.global_batch_size // (self.training.micro_batch_size * self.parallel.data_parallel_size)
+
+
+def shipped_recipes() -> dict[str, Path]:
+    """Name -> file of the recipes that come with the tool (a checkout's ``recipes/`` or the wheel's copy)."""
+    package = Path(__file__).resolve().parents[1]
+    for folder in (package / "shipped" / "recipes", package.parent / "recipes"):
+        if folder.is_dir():
+            return {path.stem: path for path in sorted(folder.glob("*.yaml"))}
+    return {}
+
+
+def load_recipe(spec: str) -> Recipe:
+    """Reads a recipe by path, or by the name of a shipped one (``llama3-70b`` or ``recipes/llama3-70b.yaml``).
+
+    Raises UsageError with one line: the file, the field and how to mend it.
+    """
+    path = Path(spec)
+    if not path.is_file():
+        shipped = shipped_recipes()
+        if path.stem in shipped and (path.name == path.stem or str(path.parent) in (".", "recipes")):
+            path = shipped[path.stem]
+        else:
+            near = difflib.get_close_matches(path.stem, shipped, n=1)
+            hint = f"did you mean '{near[0]}'?" if near else f"shipped recipes are {', '.join(shipped) or 'missing'}"
+            raise UsageError(f"no such recipe: {spec}; {hint}")
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"cannot read recipe {path}: {error}") from None
+    return parse_recipe(text, str(path), path.stem)
+
+
+def parse_recipe(text: str, source: str, name: str) -> Recipe:
+    try:
+        data = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        where = f" line {mark.line + 1}" if mark else ""
+        raise UsageError(f"{source}{where}: malformed YAML: {getattr(error, 'problem', None) or error}") from None
+    if not isinstance(data, dict):
+        raise UsageError(f"{source}: a recipe is a mapping with the groups {', '.join(Recipe.model_fields)}")
+    try:
+        recipe = Recipe.model_validate(data)
+    except ValidationError as error:
+        raise UsageError(f"{source}: {_first_problem(error)}") from None
+    return recipe if recipe.name else recipe.model_copy(update={"name": name})
+
+
+def _first_problem(error: ValidationError) -> str:
+    problem = error.errors()[0]
+    location = [str(part) for part in problem["loc"]]
+    if problem["type"] == "extra_forbidden":
+        group = Recipe
+        for part in location[:-1]:
+            group = group.model_fields[part].annotation
+        near = difflib.get_close_matches(location[-1], group.model_fields, n=1)
+        if near:
+            hint = f"did you mean '{near[0]}'?"
+        else:
+            other = [g for g, f in Recipe.model_fields.items()
+                     if isinstance(f.annotation, type) and issubclass(f.annotation, _Group)
+                     and location[-1] in f.annotation.model_fields]
+            hint = f"it belongs under '{other[0]}:'" if other else f"known are {', '.join(group.model_fields)}"
+        return f"unknown field '{'.'.join(location)}'; {hint}"
+    message = problem["msg"].removeprefix("Value error, ")
+    return f"{'.'.join(location)}: {message}" if location else message
+
+
+def recipe_schema() -> dict:
+    """JSON Schema of a recipe."""
+    return Recipe.model_json_schema()

@@ -1,0 +1,89 @@
+"""What one probe of one commit found."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+Status = Literal["ok", "oom", "failed", "timeout", "unbuildable"]
+
+
+@dataclass(frozen=True)
+class LiveTensors:
+    """Tensors of one origin alive at the peak, grouped by module pattern, shape, dtype and source line."""
+
+    module: str
+    """Module path with layer numbers replaced: ``decoder.layers.*.mlp``."""
+    shape: tuple[int, ...]
+    dtype: str
+    """torch's name without the prefix: ``bfloat16``."""
+    bytes: int
+    """Sum over all of them."""
+    count: int
+    file: str
+    """Path inside the repository (or package) of the code that made them."""
+    line: int
+    category: str
+
+
+@dataclass(frozen=True)
+class MemoryUse:
+    peak_bytes: int
+    """Largest ``by_rank`` value: what ``torch.cuda.max_memory_allocated`` would say on that rank's GPU."""
+    by_rank: dict[int, int]
+    by_category: dict[str, int]
+    """Bytes at the peak of the hottest rank: parameters, gradients, optimizer_state, activations, temporary."""
+    allocated_bytes: int
+    """What stays allocated after the last step on the hottest rank."""
+    first_peak_bytes: int
+    """Peak of the first iteration, before optimizer state exists."""
+    capacity_bytes: int
+    """Memory of the named GPU."""
+    tensors: tuple[LiveTensors, ...] = ()
+
+
+@dataclass(frozen=True)
+class Throughput:
+    """A model: FLOPs of the dispatched operators over the named GPU's dense peak, nothing else."""
+
+    step_seconds: float
+    tflops_per_gpu: float
+    """Useful FLOPs (recomputed ones excluded) per GPU over ``step_seconds``, in TFLOP/s/GPU."""
+    flops: float
+    """FLOPs one GPU executes in a step, recomputed ones included."""
+    recomputed_flops: float
+
+
+@dataclass(frozen=True)
+class Provenance:
+    """Proof of which code ran."""
+
+    modules: dict[str, str]
+    """Repository path -> blob id, of every module of the probed repository that was loaded."""
+    absent: tuple[str, ...]
+    """Repository paths that an import looked for and did not find (they matter for ``same code``)."""
+    packages: dict[str, str]
+    """Distribution -> version: torch, transformer-engine, megatron-core."""
+    megatron_source: str
+    """``worktree`` or ``package megatron-core==X``."""
+    attention_backend: str
+
+
+@dataclass(frozen=True)
+class ProbeResult:
+    revision: str
+    status: Status
+    stage: str
+    """Where it ended: checkout, import, build, forward, backward, optimizer or done."""
+    reason: str
+    """Last line of the error; empty when ok."""
+    seconds: float
+    command: str
+    """A command line that repeats this probe."""
+    probe: str = "simulate"
+    memory: MemoryUse | None = None
+    throughput: Throughput | None = None
+    provenance: Provenance | None = None
+    log: str | None = None
+    notes: tuple[str, ...] = field(default=())
+    """What the simulation left out or assumed, one sentence each."""
