@@ -207,7 +207,8 @@ def parse_recipe(text: str, source: str, name: str) -> Recipe:
 
 
 def _first_problem(error: ValidationError) -> str:
-    problem = error.errors()[0]
+    # A misspelt field also leaves the right one missing: the misspelling is the fault to name.
+    problem = min(error.errors(), key=lambda p: p["type"] != "extra_forbidden")
     location = [str(part) for part in problem["loc"]]
     if problem["type"] == "extra_forbidden":
         group = Recipe
