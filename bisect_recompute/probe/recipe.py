@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, Optional
 
@@ -158,6 +159,19 @@ class Recipe(_Group):
     @property
     def num_microbatches(self) -> int:
         return self.training.global_batch_size // (self.training.micro_batch_size * self.parallel.data_parallel_size)
+
+
+@dataclass(frozen=True)
+class RecipeFunction:
+    """A recipe function of the probed repository (``module:function``); only a probe's own process calls it."""
+
+    module: str
+    function: str
+    thresholds: Thresholds = Thresholds()
+
+    @property
+    def name(self) -> str:
+        return f"{self.module}:{self.function}"
 
 
 def shipped_recipes() -> dict[str, Path]:

@@ -1,0 +1,5 @@
+"""`python -m bisect_recompute`."""
+
+from bisect_recompute.cli import main
+
+main()
