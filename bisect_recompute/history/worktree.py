@@ -1,0 +1,93 @@
+"""Our own checkouts of a user's commits; the user's repository is only read."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import platformdirs
+from filelock import FileLock, Timeout
+
+from bisect_recompute.errors import UsageError
+from bisect_recompute.history.objects import MODE_SUBMODULE, TreeEntry
+from bisect_recompute.history.repository import Repository
+from bisect_recompute.history.slot import Slot
+
+
+def cache_dir() -> Path:
+    """Where checkouts are kept: BISECT_RECOMPUTE_CACHE, else the user's cache directory."""
+    return Path(os.environ.get("BISECT_RECOMPUTE_CACHE") or platformdirs.user_cache_dir("bisect-recompute"))
+
+
+class Worktrees:
+    """Slots ``cache_dir/worktrees/<repository>/<n>``, reused by later checkouts and runs. Thread- and process-safe."""
+
+    def __init__(self, repository: Repository, cache_dir: Path):
+        self._repository = repository
+        key = hashlib.sha256(os.fsencode(repository.common_dir)).hexdigest()[:16]
+        self._folder = Path(cache_dir).absolute() / "worktrees" / key
+        self.missing: dict[str, tuple[str, ...]] = {}
+        """Commit -> paths left out of its checkout because the clone lacks them (a partial clone)."""
+
+    @contextmanager
+    def checkout(self, sha: str) -> Iterator[Path]:
+        """A directory with the commit's files, for this caller alone while inside.
+
+        Of a repository with ``megatron/core``: ``megatron/`` and the files at the root; of any other: all files.
+        Submodules are left out. Raises UsageError where the cache cannot be written or a Python file is missing.
+        """
+        files = _needed(self._repository.files(sha))
+        with self._slot() as folder:
+            slot = Slot(folder)
+            try:
+                missing = slot.update(files, self._repository.read_blob)
+            except OSError as error:
+                raise _unwritable(self._folder, error) from None
+            self.missing[sha] = tuple(missing)
+            self._refuse_without_source(sha, missing)
+            yield slot.tree
+
+    @contextmanager
+    def _slot(self) -> Iterator[Path]:
+        for number in itertools.count():
+            lock = FileLock(self._folder / f"{number}.lock", thread_local=False)
+            try:
+                self._folder.mkdir(parents=True, exist_ok=True)
+                lock.acquire(timeout=0)
+            except Timeout:
+                continue
+            except OSError as error:
+                raise _unwritable(self._folder, error) from None
+            try:
+                yield self._folder / str(number)
+            finally:
+                lock.release()
+            return
+
+    def _refuse_without_source(self, sha: str, missing: list[str]) -> None:
+        source = [path for path in missing if path.endswith(".py")]
+        if source:
+            raise UsageError(
+                f"the clone lacks {len(source)} Python files of {sha[:10]} ({source[0]!r} first), it is a partial clone: "
+                f"run `git -C {self._repository.git_dir} fetch --refetch --no-filter`"
+            )
+
+
+def _needed(files: dict[str, TreeEntry]) -> dict[str, TreeEntry]:
+    core = any(path.startswith("megatron/core/") for path in files)
+    return {
+        path: entry
+        for path, entry in files.items()
+        if entry.mode != MODE_SUBMODULE and (not core or "/" not in path or path.startswith("megatron/"))
+    }
+
+
+def _unwritable(folder: Path, error: OSError) -> UsageError:
+    return UsageError(
+        f"cannot keep a checkout in {folder}: {error.strerror or error}; "
+        "make room there, or set BISECT_RECOMPUTE_CACHE to a directory on another disk"
+    )
