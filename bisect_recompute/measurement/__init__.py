@@ -1,0 +1,1 @@
+"""What probe results say about a commit: shifts, sides, and the journal that a run can be resumed from."""

@@ -1,0 +1,58 @@
+"""How far two measurements lie apart, and whether that counts as a shift."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from bisect_recompute.probe.recipe import Thresholds
+from bisect_recompute.probe.result import ProbeResult
+
+Metric = Literal["memory", "throughput"]
+Direction = Literal["worse", "better", "any"]
+
+UNITS: dict[str, str] = {"memory": "bytes", "throughput": "TFLOP/s/GPU"}
+_WORSE = {"memory": 1, "throughput": -1}
+
+
+@dataclass(frozen=True)
+class Shift:
+    """One metric at a good and at a bad commit."""
+
+    metric: Metric
+    unit: str
+    """bytes, or TFLOP/s/GPU."""
+    good: float | None
+    bad: float | None
+    change_pct: float | None
+    """Percent of the good value; None when a side has no number."""
+    shifted: bool
+    """The metric was asked for, moved in the direction asked for, and by the threshold or more."""
+    out_of_memory: int = 0
+    """Where the numbers do not show the shift: +1, only the bad side runs out of memory; -1, only the good side; else 0."""
+
+
+def value(result: ProbeResult, metric: Metric) -> float | None:
+    """Peak bytes, or TFLOP/s/GPU. None when the probe did not get that far."""
+    if metric == "memory":
+        return result.memory.peak_bytes if result.memory else None
+    return result.throughput.tflops_per_gpu if result.throughput else None
+
+
+def compare(
+    good: ProbeResult, bad: ProbeResult, thresholds: Thresholds, metric: str = "any", direction: Direction = "worse"
+) -> dict[str, Shift]:
+    """Both metrics from ``good`` to ``bad``. Worse is memory up, or throughput down."""
+    return {name: _shift(name, good, bad, getattr(thresholds, name), metric, direction) for name in UNITS}
+
+
+def _shift(name, good, bad, threshold, metric, direction) -> Shift:
+    before, after = value(good, name), value(bad, name)
+    change = 100.0 * (after - before) / before if before and after is not None else None
+    asked = metric in ("any", name)
+    signs = {"worse": (_WORSE[name],), "better": (-_WORSE[name],), "any": (1, -1)}[direction]
+    by_size = change is not None and any(change * sign > 0 and change * sign >= threshold for sign in signs)
+    crossed = (bad.status == "oom") - (good.status == "oom") if name == "memory" else 0
+    if not asked or by_size or crossed not in signs:
+        crossed = 0
+    return Shift(name, UNITS[name], before, after, change, asked and (by_size or bool(crossed)), crossed)
