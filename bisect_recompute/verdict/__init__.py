@@ -1,0 +1,1 @@
+"""What shifted, in which commit, and why: pure decisions over measurements."""

@@ -1,0 +1,65 @@
+"""Why the culprit shifts the measurement."""
+
+from __future__ import annotations
+
+from bisect_recompute.differ.evidence import CommitChanges, SettingChange
+from bisect_recompute.probe.recipe import RecipeFunction
+from bisect_recompute.probe.result import ProbeResult
+from bisect_recompute.verdict.findings import Findings
+from bisect_recompute.verdict.tensors import tensor_changes
+from bisect_recompute.verdict.verdict import Cause, Change, Tensor
+
+
+def cause_of(f: Findings) -> Cause:
+    if f.culprit is None:
+        return Cause(kind="unknown")
+    changes = next((c for c in f.changes if c.commit.sha == f.commit(f.culprit).sha), None)
+    settings = relevant_settings(f, changes) if changes else ()
+    return Cause(kind=_kind(changes, settings), changes=[change_of(s) for s in settings], tensors=_tensors(f))
+
+
+def change_of(change: SettingChange) -> Change:
+    return Change(recipe=change.recipe, field=change.field, old=plain_value(change.old), new=plain_value(change.new),
+                  file=change.file, line=change.line)
+
+
+def plain_value(value):
+    """As JSON knows it: sets sorted, tuples as lists, anything unknown as its text."""
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return value
+    if isinstance(value, (set, frozenset)):
+        return sorted((plain_value(item) for item in value), key=repr)
+    if isinstance(value, (list, tuple)):
+        return [plain_value(item) for item in value]
+    if isinstance(value, dict):
+        return {str(key): plain_value(item) for key, item in value.items()}
+    return str(value)
+
+
+def relevant_settings(f: Findings, changes: CommitChanges) -> tuple[SettingChange, ...]:
+    """Changes that can reach what was probed: of the probed recipe function where it is among them (else all: a default
+    may reach it); for a YAML recipe those of fields that it does not state itself."""
+    if isinstance(f.recipe, RecipeFunction):
+        return tuple(s for s in changes.changes if s.recipe == f.recipe.name) or changes.changes
+    stated = f.recipe.model.stated()
+    return tuple(s for s in changes.changes if s.field not in stated)
+
+
+def _kind(changes: CommitChanges | None, settings) -> str:
+    kinds = set(changes.kinds) if changes else set()
+    if settings or ("default" in kinds and not changes.changes):
+        return "setting"
+    if "checkpoint-site" in kinds:
+        return "recompute-source"
+    return "dependency" if "submodule" in kinds else "other-source"
+
+
+def _tensors(f: Findings) -> list[Tensor]:
+    good, bad = f.results[f.last_good], f.results[f.culprit]
+    if not good.memory or not bad.memory:
+        return []
+    return tensor_changes(good.memory.tensors, bad.memory.tensors, _lines(f, good), _lines(f, bad))
+
+
+def _lines(f: Findings, result: ProbeResult):
+    return lambda file, line: f.source_line(result.revision, file, line)

@@ -1,0 +1,76 @@
+"""From the findings of a search to the verdict. Pure: the same findings give the same verdict."""
+
+from __future__ import annotations
+
+from bisect_recompute.measurement.shift import UNITS, Shift
+from bisect_recompute.verdict.cause import cause_of
+from bisect_recompute.verdict.evidence import evidence_of, share_explained
+from bisect_recompute.verdict.findings import Findings
+from bisect_recompute.verdict.verdict import Culprit, Metric, Metrics, Probes, Range, Verdict
+
+
+def decide(findings: Findings) -> Verdict:
+    f, outcome = findings, _outcome(findings)
+    sides = (f.last_good, f.culprit) if outcome == "culprit" else (-1, f.last)
+    return Verdict(
+        outcome=outcome,
+        range=Range(good=f.range.good.sha, bad=f.range.bad.sha, commits=len(f.range.commits),
+                    repository=f.range.repository, first_parent=f.first_parent),
+        culprit=_culprit(f) if outcome == "culprit" else None,
+        suspects=[f.commit(index).sha for index in sorted(f.suspects)] if outcome == "inconclusive" else [],
+        metrics=_metrics(f, *sides),
+        cause=cause_of(f),
+        confidence=_confidence(f, outcome),
+        probes=_probes(f),
+        evidence=evidence_of(f),
+        recipe=f.recipe.name,
+        reproduce=f.reproduce,
+        versions=dict(f.versions),
+    )
+
+
+def _outcome(f: Findings) -> str:
+    if any(f.results[index].status not in ("ok", "oom") for index in (-1, f.last)):
+        return "endpoint-failed"
+    if not any(shift.shifted for shift in f.shifts(-1, f.last).values()):
+        return "no-shift"
+    return "inconclusive" if f.culprit is None else "culprit"
+
+
+def _culprit(f: Findings) -> Culprit:
+    commit = f.commit(f.culprit)
+    return Culprit(commit=commit.sha, subject=commit.subject, author=commit.author, date=commit.date,
+                   repository=f.range.repository, last_good=f.commit(f.last_good).sha)
+
+
+def _metrics(f: Findings, good: int, bad: int) -> Metrics:
+    shifts = f.shifts(good, bad)
+    return Metrics(**{name: _metric(shifts[name]) for name in UNITS})
+
+
+def _metric(shift: Shift) -> Metric:
+    return Metric(good=shift.good, bad=shift.bad, unit=shift.unit, change_pct=shift.change_pct, shifted=shift.shifted)
+
+
+def _confidence(f: Findings, outcome: str) -> float:
+    """That the one to blame is named.
+
+    Culprit: the part of the endpoints' shift that lies between it and its measured neighbour (the simulation is
+    deterministic, so measured sides are certain; what is uncertain is whether the user's shift is this one). Inconclusive:
+    the chance of each suspect. No shift: 1, both ends were measured. Endpoint failed: 0.
+    """
+    if outcome == "culprit":
+        return round(min(1.0, max(0.0, share_explained(f))), 3)
+    return {"inconclusive": round(1 / max(len(f.suspects), 1), 3), "no-shift": 1.0, "endpoint-failed": 0.0}[outcome]
+
+
+def _probes(f: Findings) -> Probes:
+    run = {result.revision for result in f.probes_run}
+    return Probes(
+        run=len(f.probes_run),
+        reused=sum(f.commit(index).sha not in run for index in f.results),
+        skipped=sum(side == "skip" for side in f.sides.values()),
+        seconds=round(sum(result.seconds for result in f.probes_run), 3),
+    )
+
+
