@@ -111,6 +111,9 @@ class TrainingSettings(_Group):
     grad_reduce_in_fp32: bool = Field(
         True, description="Gradients kept and reduced in fp32 (Megatron-LM: --accumulate-allreduce-grads-in-fp32)"
     )
+    create_attention_mask_in_dataloader: bool = Field(
+        True, description="A bool [batch, 1, sequence, sequence] mask with each microbatch, as pretrain_gpt.py makes"
+    )
 
 
 class HardwareSettings(_Group):

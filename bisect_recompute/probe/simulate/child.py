@@ -1,0 +1,185 @@
+"""The process of one probe: a fork of the warm parent, in which the commit's code is imported and run."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import json
+import os
+import sys
+import time
+import traceback
+from pathlib import Path
+
+from bisect_recompute.probe.gpu import GPUS
+from bisect_recompute.probe.recipe import Recipe, RecipeFunction
+from bisect_recompute.probe.result import MemoryUse, ProbeResult, Throughput
+from bisect_recompute.probe.simulate import rank as one_rank
+from bisect_recompute.probe.simulate.imports import CommitFinder
+from bisect_recompute.probe.simulate.recipe_function import read_recipe_function
+from bisect_recompute.probe.simulate.runtime import package_versions
+
+IMPORTS = (
+    "megatron.core.parallel_state", "megatron.core.tensor_parallel.random", "megatron.core.models.gpt",
+    "megatron.core.models.gpt.gpt_layer_specs", "megatron.core.distributed", "megatron.core.optimizer",
+    "megatron.core.pipeline_parallel", "megatron.core.transformer.module",
+)
+
+
+def run(job: dict, send) -> ProbeResult:
+    """Runs the job; ``send`` reports each stage as it begins. Whatever the commit's code raises becomes a result."""
+    began = time.monotonic()
+    stage = "import"
+
+    def on_stage(name):
+        nonlocal stage
+        stage = name
+        send({"stage": name})
+
+    result = ProbeResult(
+        revision=job["revision"], status="failed", stage=stage, reason="", seconds=0.0, command=job["command"],
+        log=job["log"],
+    )
+    try:
+        measured = _measure(job, on_stage)
+        return dataclasses.replace(
+            result, status="ok", stage="done", seconds=round(time.monotonic() - began, 3), **measured
+        )
+    except BaseException as error:  # the commit's code may raise anything, SystemExit included
+        traceback.print_exc()
+        reason = f"{type(error).__name__}: {error}".strip().splitlines()
+        return dataclasses.replace(
+            result, stage=stage, reason=reason[-1] if reason else type(error).__name__,
+            seconds=round(time.monotonic() - began, 3),
+        )
+
+
+def _measure(job: dict, on_stage) -> dict:
+    tree = Path(job["tree"])
+    finder = CommitFinder(tree, Path(job["bytecode"]))
+    finder.install()
+    on_stage("import")
+    recipe = _recipe(job["recipe"])
+    for name in IMPORTS:
+        importlib.import_module(name)
+    source_file = _source_files(tree)
+    ranks = recipe.parallel.ranks or _distinct_ranks(recipe)
+    measurements = []
+    for rank in ranks[1:]:
+        measurements.append(_in_fork(recipe, rank, source_file))
+    measurements.append(one_rank.measure(recipe, ranks[0], source_file, on_stage))
+    hottest = max(measurements, key=lambda m: m.peak_bytes)
+    return {
+        "memory": _memory(recipe, measurements, hottest),
+        "throughput": _throughput(recipe, max(measurements, key=lambda m: m.flops)),
+        "provenance": finder.provenance(job["blobs"], package_versions(), hottest.attention_backend),
+        "notes": _notes(recipe),
+    }
+
+
+def _recipe(data: dict) -> Recipe:
+    if "function" in data:
+        return read_recipe_function(RecipeFunction(data["module"], data["function"]))
+    return Recipe.model_validate(data)
+
+
+def _distinct_ranks(recipe: Recipe) -> list[int]:
+    """The first rank of each pipeline stage that can differ: first, second and last."""
+    stages = recipe.parallel.pipeline_model_parallel_size
+    per_stage = recipe.parallel.world_size // stages
+    return [stage * per_stage for stage in sorted({0, 1, stages - 1}) if stage < stages]
+
+
+def _in_fork(recipe: Recipe, rank: int, source_file) -> one_rank.RankMeasurement:
+    """A process simulates one rank only: caches of workspaces and process groups would leak into the next."""
+    import pickle
+
+    read, write = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        os.close(read)
+        with os.fdopen(write, "wb") as stream:
+            try:
+                answer = one_rank.measure(recipe, rank, source_file, lambda name: None)
+            except BaseException as error:
+                traceback.print_exc()
+                answer = f"{type(error).__name__}: {error} (rank {rank})"
+            pickle.dump(answer, stream)
+        os._exit(0)
+    os.close(write)
+    with os.fdopen(read, "rb") as stream:
+        data = stream.read()
+    os.waitpid(pid, 0)
+    if not data:
+        raise RuntimeError(f"the simulation of rank {rank} ended without an answer")
+    answer = pickle.loads(data)
+    if isinstance(answer, str):
+        raise RuntimeError(answer)
+    return answer
+
+
+def _source_files(tree: Path):
+    """Names the repository path of code that belongs to the commit or to the installed Megatron Core."""
+    core = importlib.import_module("megatron.core").__file__
+    prefixes = [str(tree) + os.sep, core[: core.rindex("megatron" + os.sep + "core")]]
+    known: dict = {}
+
+    def source_file(code):
+        try:
+            return known[code]
+        except KeyError:
+            name = code.co_filename
+            path = None
+            if "megatron" in name or name.startswith(prefixes[0]):
+                for prefix in prefixes:
+                    if name.startswith(prefix):
+                        path = name[len(prefix):]
+                        break
+            known[code] = path
+            return path
+
+    return source_file
+
+
+def _memory(recipe: Recipe, measurements, hottest) -> MemoryUse:
+    return MemoryUse(
+        peak_bytes=hottest.peak_bytes,
+        by_rank={m.rank: m.peak_bytes for m in sorted(measurements, key=lambda m: m.rank)},
+        by_category=hottest.by_category, allocated_bytes=hottest.allocated_bytes,
+        first_peak_bytes=hottest.first_peak_bytes, capacity_bytes=GPUS[recipe.hardware.gpu].memory_bytes,
+        tensors=hottest.tensors,
+    )
+
+
+def _throughput(recipe: Recipe, busiest) -> Throughput:
+    seconds = busiest.flops / (GPUS[recipe.hardware.gpu].bf16_tflops * 1e12)
+    useful = busiest.flops - busiest.recomputed_flops
+    return Throughput(
+        step_seconds=seconds, tflops_per_gpu=useful / seconds / 1e12 if seconds else 0.0, flops=busiest.flops,
+        recomputed_flops=busiest.recomputed_flops,
+    )
+
+
+def _notes(recipe: Recipe) -> tuple[str, ...]:
+    return (
+        "Memory: simulated tensors of the training step, rounded to the allocator's 512 bytes; NCCL buffers, the CUDA "
+        "context and fragmentation are not counted.",
+        f"Throughput is a model: FLOPs of the matrix products and attention over the dense peak of {recipe.hardware.gpu}.",
+    )
+
+
+def main(job: dict, descriptor: int):
+    """Runs in the fork: output goes to the log, stages and the result to the descriptor, one JSON document a line."""
+    from pydantic import TypeAdapter
+
+    log = os.open(job["log"], os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
+    os.dup2(log, 1)
+    os.dup2(log, 2)
+    sys.stdout, sys.stderr = os.fdopen(1, "w", buffering=1), os.fdopen(2, "w", buffering=1)
+    with os.fdopen(descriptor, "w", buffering=1) as stream:
+        def send(message):
+            stream.write(json.dumps(message) + "\n")
+            stream.flush()
+
+        result = run(job, send)
+        send({"result": TypeAdapter(ProbeResult).dump_python(result, mode="json")})

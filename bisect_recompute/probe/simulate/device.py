@@ -1,0 +1,312 @@
+"""The simulated GPU: tensors on PyTorch's ``meta`` device that call themselves CUDA tensors.
+
+A meta tensor has shape, dtype, strides and a storage with a size, but no data. Requests for ``cuda`` are turned into
+``meta`` when the operator is dispatched, so CPU tensors stay real (with their values) and only GPU tensors are counted.
+"""
+
+from __future__ import annotations
+
+import functools
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from bisect_recompute.probe.simulate import flops
+from bisect_recompute.probe.simulate.memory import MemoryTracker
+
+aten = torch.ops.aten
+CUDA = torch.device("cuda", 0)
+META = torch.device("meta")
+
+# PyTorch's own workspace per (cuBLAS handle, stream) on compute capability 9: 4096 KiB x 8 (aten/src/ATen/cuda/
+# CublasHandlePool.cpp, default of CUBLAS_WORKSPACE_CONFIG); 8.125 MiB before. The autograd thread has its own handle.
+HOPPER_WORKSPACE = 32 * 2**20
+OLDER_WORKSPACE = 4096 * 1024 * 2 + 16 * 1024 * 8
+
+_real_device = torch._C.TensorBase.device.__get__
+_real_is_meta = torch._C.TensorBase.is_meta.__get__
+
+
+class SimulatedGpu(TorchDispatchMode):
+    """Dispatch mode under which everything of a probe runs."""
+
+    current: "SimulatedGpu | None" = None
+
+    def __init__(self, tracker: MemoryTracker, compute_capability: tuple[int, int]):
+        super().__init__()
+        self.tracker = tracker
+        self.in_kernel = False
+        self.flops = 0.0
+        self.recomputed_flops = 0.0
+        self.counting = True
+        self.attention_backend = "unfused"
+        self._workspace = HOPPER_WORKSPACE if compute_capability[0] == 9 else OLDER_WORKSPACE
+        self._handles: set[bool] = set()
+        self._makes_new: dict = {}
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        kwargs = kwargs or {}
+        answer = ANSWERS.get(func)
+        if answer is None and func.namespace == "c10d":
+            return _collective(func, args)
+        if "device" in kwargs and kwargs["device"] is not None and kwargs["device"].type == "cuda":
+            kwargs["device"] = META
+        if kwargs.get("pin_memory"):
+            kwargs["pin_memory"] = False
+        outer, self.in_kernel = self.in_kernel, True
+        try:
+            out = answer(func, *args, **kwargs) if answer is not None else func(*args, **kwargs)
+        finally:
+            self.in_kernel = outer
+        if self._may_allocate(func):
+            self._see(out)
+        count = flops.OPERATORS.get(func)
+        if count is not None and _any_meta(args):
+            self.add_flops(count(*args, **kwargs))
+            self._use_cublas()
+        return out
+
+    def _may_allocate(self, func) -> bool:
+        makes_new = self._makes_new.get(func)
+        if makes_new is None:
+            makes_new = any(ret.alias_info is None for ret in func._schema.returns) or "resize" in func.__name__
+            self._makes_new[func] = makes_new
+        return makes_new
+
+    def _see(self, out):
+        if isinstance(out, torch.Tensor):
+            if _real_is_meta(out):
+                self.tracker.see(out)
+        elif isinstance(out, (tuple, list)):
+            for item in out:
+                self._see(item)
+
+    def add_flops(self, count: float):
+        if self.counting:
+            self.flops += count
+            if self.tracker.phase == "recompute":
+                self.recomputed_flops += count
+
+    def _use_cublas(self):
+        """The first matrix product of each thread (forward, autograd) allocates that handle's workspace."""
+        backward_thread = self.tracker.phase in ("backward", "recompute")
+        if backward_thread not in self._handles:
+            self._handles.add(backward_thread)
+            self.tracker.reserve(self._workspace, "cuBLAS workspace")
+
+
+def _any_meta(args) -> bool:
+    return any(isinstance(a, torch.Tensor) and _real_is_meta(a) for a in args)
+
+
+# --- operators whose result depends on data, or that CUDA computes by another route than meta ---------------------------
+
+
+def _item(func, tensor):
+    """A number is read from the GPU: losses, norms and overflow flags are answered by 0 (nothing overflowed)."""
+    if not _real_is_meta(tensor):
+        return func(tensor)
+    if tensor.dtype == torch.bool:
+        return False
+    return 0 if not tensor.dtype.is_floating_point else 0.0
+
+
+def _to_copy(func, tensor, **kwargs):
+    device = kwargs.get("device")
+    if device is not None and device.type == "cpu" and _real_is_meta(tensor):
+        return torch.zeros(tensor.shape, dtype=kwargs.get("dtype") or tensor.dtype)
+    return func(tensor, **kwargs)
+
+
+def _copy_(func, destination, source, non_blocking=False):
+    if _real_is_meta(source) and not _real_is_meta(destination):
+        return destination
+    return func(destination, source, non_blocking)
+
+
+def _equal(func, a, b):
+    return func(a, b) if not (_real_is_meta(a) or _real_is_meta(b)) else True
+
+
+
+ANSWERS = {
+    aten._local_scalar_dense.default: _item,
+    aten._to_copy.default: _to_copy,
+    aten.copy_.default: _copy_,
+    aten.equal.default: _equal,
+}
+
+
+def _collective(func, args):
+    """Collectives move bytes between buffers that the caller has allocated; nothing is allocated here."""
+    work = torch._C._distributed_c10d.FakeWork().boxed()
+    returns = len(func._schema.returns)
+    if returns == 0:
+        return None
+    return work if returns == 1 else (args[0], work)
+
+
+# --- tensors that call themselves CUDA tensors -----------------------------------------------------------------------
+
+
+def install_tensor_properties():
+    """``device``, ``is_cuda`` and their like, as Python code sees them. PyTorch's own kernels see the truth."""
+
+    def honest() -> bool:
+        gpu = SimulatedGpu.current
+        return gpu is None or gpu.in_kernel
+
+    def device(self):
+        real = _real_device(self)
+        return CUDA if real.type == "meta" and not honest() else real
+
+    def is_cuda(self):
+        return _real_is_meta(self) and not honest()
+
+    def is_meta(self):
+        return _real_is_meta(self) and honest()
+
+    def get_device(self):
+        return 0 if _real_is_meta(self) else -1
+
+    real_type = torch._C.TensorBase.type
+
+    def type_(self, dtype=None, non_blocking=False, **kwargs):
+        if dtype is None:
+            name = real_type(self)
+            return name.replace("torch.meta.", "torch.cuda.", 1) if _real_is_meta(self) else name
+        if isinstance(dtype, str) and dtype.startswith("torch.cuda."):
+            return self.to("cuda", getattr(torch, LEGACY_TYPES[dtype.rpartition(".")[2]]))
+        return real_type(self, dtype, non_blocking, **kwargs)
+
+    real_data_ptr = torch._C.TensorBase.data_ptr
+
+    def data_ptr(self):
+        gpu = SimulatedGpu.current
+        if gpu is None or not _real_is_meta(self):
+            return real_data_ptr(self)
+        return gpu.tracker.see(self).address + self.storage_offset() * self.element_size()
+
+    real_resize = torch._C.StorageBase.resize_
+
+    def resize_(self, size):
+        result = real_resize(self, size)
+        if SimulatedGpu.current is not None:
+            SimulatedGpu.current.tracker.resized(self)
+        return result
+
+    tensor = torch.Tensor
+    tensor.device = property(device)
+    tensor.is_cuda = property(is_cuda)
+    tensor.is_meta = property(is_meta)
+    tensor.get_device = get_device
+    tensor.type = type_
+    tensor.data_ptr = data_ptr
+    tensor.cuda = lambda self, device=None, non_blocking=False, memory_format=torch.preserve_format: self.to("cuda")
+    tensor.pin_memory = lambda self, device=None: self
+    tensor.is_pinned = lambda self, device=None: False
+    tensor.record_stream = lambda self, stream: None
+    tensor.new_tensor = lambda self, data, *, dtype=None, device=None, requires_grad=False: torch.tensor(
+        data, dtype=dtype or self.dtype, device=device or self.device, requires_grad=requires_grad
+    )
+    torch.UntypedStorage.resize_ = resize_
+    for name in FACTORIES:
+        setattr(torch, name, _on_target(getattr(torch, name)))
+    for name in ("new_empty", "new_zeros", "new_ones", "new_full", "new_empty_strided"):
+        setattr(tensor, name, _on_target(getattr(tensor, name)))
+    tensor.to = _to(tensor.to)
+    torch.device = Device
+    torch.tensor = _from_data(torch.tensor)
+    torch.as_tensor = _from_data(torch.as_tensor)
+    for name, dtype in LEGACY_TYPES.items():
+        setattr(torch.cuda, name, _LegacyType(name, (), {"dtype": getattr(torch, dtype)}))
+
+
+FACTORIES = (
+    "empty zeros ones full rand randn randint randperm arange linspace eye empty_like zeros_like ones_like full_like "
+    "rand_like randn_like randint_like empty_strided tril_indices triu_indices scalar_tensor"
+).split()
+
+
+def _target(device):
+    """What stands for the wanted device; a bare number means the accelerator."""
+    if device is None or (isinstance(device, torch.device) and device.type != "cuda"):
+        return device
+    if type(device) is int or torch.device(device).type == "cuda":
+        return META
+    return device
+
+
+def _on_target(construct):
+    @functools.wraps(construct)
+    def made(*args, **kwargs):
+        if "device" in kwargs:
+            kwargs["device"] = _target(kwargs["device"])
+        return construct(*args, **kwargs)
+
+    return made
+
+
+def _to(real_to):
+    @functools.wraps(real_to)
+    def to(self, *args, **kwargs):
+        if args and isinstance(args[0], (int, str, torch.device)):
+            args = (_target(args[0]), *args[1:])
+        if "device" in kwargs:
+            kwargs["device"] = _target(kwargs["device"])
+        return real_to(self, *args, **kwargs)
+
+    return to
+
+
+_torch_device = torch.device
+
+
+class _DeviceType(type):
+    """``torch.device`` for a build without an accelerator: ``torch.device(0)`` is the simulated one."""
+
+    def __instancecheck__(cls, instance):
+        return isinstance(instance, _torch_device)
+
+    def __subclasscheck__(cls, subclass):
+        return issubclass(subclass, _torch_device)
+
+    def __call__(cls, *args, **kwargs):
+        if len(args) == 1 and not kwargs and type(args[0]) is int:
+            return CUDA
+        return _torch_device(*args, **kwargs)
+
+
+class Device(metaclass=_DeviceType):
+    pass
+
+
+def _from_data(construct):
+    """``torch.tensor`` looks for a CUDA device guard before it dispatches anything: values are made on the CPU, then sent."""
+
+    def made(data, *, dtype=None, device=None, requires_grad=False, **kwargs):
+        if device is None or torch.device(device).type != "cuda":
+            options = {"requires_grad": requires_grad, **kwargs} if requires_grad or kwargs else kwargs
+            return construct(data, dtype=dtype, device=device, **options)
+        sent = construct(data, dtype=dtype).to(META)
+        return sent.requires_grad_() if requires_grad else sent
+
+    return made
+
+
+LEGACY_TYPES = {
+    "FloatTensor": "float32", "HalfTensor": "float16", "BFloat16Tensor": "bfloat16", "DoubleTensor": "float64",
+    "IntTensor": "int32", "LongTensor": "int64", "ByteTensor": "uint8", "BoolTensor": "bool",
+}
+
+
+class _LegacyType(type):
+    """``torch.cuda.FloatTensor`` and its like: a constructor and an instance check by dtype and device."""
+
+    def __instancecheck__(cls, instance):
+        return isinstance(instance, torch.Tensor) and _real_is_meta(instance) and instance.dtype == cls.dtype
+
+    def __call__(cls, *data):
+        if len(data) == 1 and not isinstance(data[0], int):
+            return torch.tensor(data[0], dtype=cls.dtype, device="cuda")
+        return torch.empty(*data, dtype=cls.dtype, device="cuda")

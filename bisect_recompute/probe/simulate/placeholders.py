@@ -1,0 +1,95 @@
+"""Modules that must import and whose work touches no memory of ours: Triton (a kernel launch only writes into tensors
+that its caller has allocated) and Transformer Engine's ONNX export (never called in training)."""
+
+from __future__ import annotations
+
+import importlib.machinery
+import sys
+import types
+
+
+class _Anything:
+    """Stands for any object of a placeholder module: attributes, calls, items and decorations lead to more of it."""
+
+    def __init__(self, name="placeholder"):
+        self.__name__ = name
+
+    def __getattr__(self, name):
+        if name.startswith("__") and name.endswith("__"):
+            raise AttributeError(name)
+        return _Anything(f"{self.__name__}.{name}")
+
+    def __call__(self, *args, **kwargs):
+        if len(args) == 1 and not kwargs and isinstance(args[0], types.FunctionType):
+            return _Kernel(args[0])
+        return _Anything(f"{self.__name__}()")
+
+    def __getitem__(self, key):
+        return self
+
+    def __mro_entries__(self, bases):
+        return (object,)
+
+    def __or__(self, other):
+        return self
+
+    __ror__ = __or__
+
+
+class _Kernel(_Anything):
+    """A decorated function: launching it (``kernel[grid](...)``) allocates nothing."""
+
+    def __init__(self, function):
+        super().__init__(getattr(function, "__name__", "kernel"))
+        self.fn = function
+
+    def __call__(self, *args, **kwargs):
+        return None
+
+    def __getitem__(self, grid):
+        return self
+
+
+class PlaceholderModule(types.ModuleType):
+    def __init__(self, name, **values):
+        super().__init__(name)
+        self.__path__ = []
+        self.__spec__ = importlib.machinery.ModuleSpec(name, None, is_package=True)
+        self.__dict__.update(values)
+
+    def __getattr__(self, name):
+        if name.startswith("__") and name.endswith("__"):
+            raise AttributeError(name)
+        return _Anything(f"{self.__name__}.{name}")
+
+
+class PlaceholderFinder:
+    """Answers for submodules of the placeholder packages."""
+
+    def __init__(self, roots):
+        self.roots = tuple(roots)
+
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in self.roots:
+            return importlib.machinery.ModuleSpec(name, self, is_package=True)
+        return None
+
+    def create_module(self, spec):
+        return PlaceholderModule(spec.name)
+
+    def exec_module(self, module):
+        pass
+
+
+def install():
+    triton = PlaceholderModule(
+        "triton",
+        __version__="3.6.0",
+        cdiv=lambda a, b: -(-a // b),
+        next_power_of_2=lambda n: 1 << max(n - 1, 0).bit_length(),
+    )
+    sys.modules["triton"] = triton
+    sys.meta_path.insert(0, PlaceholderFinder(["triton"]))
+    sys.modules["transformer_engine.pytorch.onnx_extensions"] = PlaceholderModule(
+        "transformer_engine.pytorch.onnx_extensions"
+    )

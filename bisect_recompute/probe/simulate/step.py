@@ -1,0 +1,93 @@
+"""Two whole training iterations with the commit's own schedule; the second has optimizer state: that is the peak."""
+
+from __future__ import annotations
+
+import gc
+
+import torch
+
+from bisect_recompute.probe.recipe import Recipe
+from bisect_recompute.probe.simulate.model import accepted
+
+ITERATIONS = 2
+
+
+def simulated_microbatches(recipe: Recipe) -> int:
+    """The peak is reached once every pipeline stage holds its in-flight microbatches; later ones repeat it."""
+    stages = recipe.parallel.pipeline_model_parallel_size
+    enough = 2 * stages if stages > 1 else 2
+    return min(recipe.num_microbatches, enough)
+
+
+def make_batch(recipe: Recipe):
+    """What ``pretrain_gpt.py`` puts on the GPU per microbatch: [batch, sequence] tokens, labels and positions (int64),
+    loss mask (fp32) and, by default, an attention mask bool [batch, 1, sequence, sequence]."""
+    b, s = recipe.training.micro_batch_size, recipe.training.seq_length
+    local = s // recipe.parallel.context_parallel_size
+    integers = [torch.zeros((b, local), dtype=torch.int64, device="cuda") for _ in range(3)]
+    loss_mask = torch.ones((b, local), dtype=torch.float32, device="cuda")
+    mask = None
+    if recipe.training.create_attention_mask_in_dataloader:
+        mask = torch.zeros((b, 1, local, s), dtype=torch.bool, device="cuda")
+    return *integers, loss_mask, mask
+
+
+def forward_step(recipe: Recipe):
+    def loss_function(loss_mask, output):
+        losses = output.view(-1).float()
+        mask = loss_mask.view(-1).float()
+        loss = torch.sum(losses * mask)
+        tokens = mask.sum().clone().detach().to(torch.int)
+        reported = torch.cat([loss.clone().detach().view(1), tokens.view(1)])
+        return loss, tokens, {"lm loss": reported}
+
+    def step(data_iterator, model, *args):
+        tokens, labels, positions, loss_mask, attention_mask = make_batch(recipe)
+        output = model(tokens, positions, attention_mask, labels=labels)
+        return output, lambda out: loss_function(loss_mask, out)
+
+    return step
+
+
+def connect(config, recipe: Recipe, chunks: list, optimizer):
+    """What Megatron-LM's training loop sets on the config before the first iteration."""
+    from megatron.core.distributed import finalize_model_grads
+
+    config.grad_scale_func = optimizer.scale_loss
+    config.finalize_model_grads_func = finalize_model_grads
+    if recipe.training.overlap_grad_reduce:
+        no_sync = [chunk.no_sync for chunk in chunks]
+        config.no_sync_func = no_sync if len(chunks) > 1 else no_sync[0]
+
+
+def train(recipe: Recipe, config, chunks: list, optimizer, phases, on_iteration):
+    """Runs the iterations; ``phases`` is called with the name of what comes next, ``on_iteration`` after each."""
+    from megatron.core.pipeline_parallel import get_forward_backward_func
+
+    schedule = get_forward_backward_func()
+    microbatches = simulated_microbatches(recipe)
+    data = iter(lambda: 0, 1)
+    arguments = accepted(
+        schedule,
+        forward_step_func=forward_step(recipe),
+        data_iterator=[data] * len(chunks) if len(chunks) > 1 else data,
+        model=chunks if len(chunks) > 1 else chunks[0],
+        num_microbatches=microbatches,
+        seq_length=recipe.training.seq_length,
+        micro_batch_size=recipe.training.micro_batch_size,
+        decoder_seq_length=recipe.training.seq_length,
+        forward_only=False,
+    )
+    for _ in range(ITERATIONS):
+        phases("step")
+        for chunk in chunks:
+            chunk.train()
+            chunk.zero_grad_buffer()
+        optimizer.zero_grad()
+        phases("forward")
+        losses = schedule(**arguments)
+        phases("step")
+        optimizer.step()
+        del losses
+        gc.collect()
+        on_iteration()
