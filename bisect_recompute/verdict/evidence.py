@@ -42,7 +42,7 @@ def _endpoints(f: Findings) -> Iterator[Evidence]:
     for shift in f.shifts(-1, f.last).values():
         if shift.good is not None and shift.bad is not None:
             text = f"{shift.metric} from {f.commit(-1).sha[:10]} to {f.commit(f.last).sha[:10]}: {change(shift)}"
-            if not shift.shifted:
+            if not shift.shifted and shift.good != shift.bad:
                 text += ", no shift for this question"
             yield Evidence(kind="endpoints", text=text)
     if {good.status, bad.status} == {"ok", "oom"}:

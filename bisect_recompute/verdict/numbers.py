@@ -10,7 +10,7 @@ _BINARY = (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10))
 def amount(value: float | None, unit: str) -> str:
     """``71.42 GiB`` or ``412.3 TFLOP/s/GPU``; ``unit`` is a metric's."""
     if value is None:
-        return "not known"
+        return "not measured"
     if unit != "bytes":
         return f"{value:,.1f} {unit}"
     for name, size in _BINARY:
