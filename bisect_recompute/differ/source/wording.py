@@ -1,0 +1,221 @@
+"""From items that are left on one side of a commit to sentences."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections import defaultdict
+
+from bisect_recompute.differ.source.change import SettingChange, SourceChange
+from bisect_recompute.differ.source.conditions import shown
+from bisect_recompute.differ.source.words import NEIGHBOURS, SETTINGS, is_word
+
+_OFF = {"None", "False", "0", "[]", "()", "''", "0.0"}
+
+
+def describe(before, after) -> list[SourceChange]:
+    """``before`` and ``after``: compare.Side with crossed-out items."""
+    roles = defaultdict(lambda: ([], []))
+    for index, side in enumerate((before, after)):
+        for placed in side.found:
+            roles[placed.item.role][index].append(placed)
+    out = []
+    for role, tell in (("default", _defaults), ("argument", _arguments), ("labels", _labels), ("fail", _fails),
+                       ("site", _sites), ("decision", _decisions)):
+        out += tell(*roles[role], before, after)
+    loud = {(c.file, c.symbol) for c in out}
+    out += _uses(roles["use"], roles["branch"], loud)
+    return out
+
+
+def settings(before, after) -> list[SettingChange]:
+    """Defaults of fields and command line flags that are another value than before."""
+    out = []
+    for role in ("default", "argument"):
+        old, new = ([p for p in side.found if p.item.role == role] for side in (before, after))
+        for was, now in _pairs(old, new, _default_key):
+            if was and now and _first(was) != _first(now):
+                field = now.item.subject.lstrip("-").replace("-", "_")
+                holder = now.item.symbol if role == "default" else f"{now.item.symbol} {now.item.subject}"
+                out.append(SettingChange(holder, field, _literal(_first(was)), _literal(_first(now)), now.file, now.item.line))
+    return out
+
+
+def _default_key(placed):
+    return placed.item.symbol.rpartition(".")[2] if placed.item.role == "default" else "", placed.item.subject
+
+
+def _first(placed) -> str:
+    return placed.item.content.split("\n")[0]
+
+
+def _literal(source: str):
+    try:
+        return ast.literal_eval(source)
+    except (ValueError, SyntaxError, RecursionError, MemoryError):
+        return source
+
+
+def _change(placed, kind, detail) -> SourceChange:
+    return SourceChange(placed.file, placed.item.symbol, kind, placed.item.line, detail)
+
+
+def _pairs(old, new, key):
+    """(old or None, new or None) for every key."""
+    by_key = defaultdict(lambda: ([], []))
+    for index, side in enumerate((old, new)):
+        for placed in side:
+            by_key[key(placed)][index].append(placed)
+    for olds, news in by_key.values():
+        for i in range(max(len(olds), len(news))):
+            yield (olds[i] if i < len(olds) else None), (news[i] if i < len(news) else None)
+
+
+def _defaults(old, new, before, after):
+    for was, now in _pairs(old, new, _default_key):
+        placed = now or was
+        name, owner = placed.item.subject, placed.item.symbol
+        if was and now:
+            yield _change(now, "default", f"{owner}.{name} now defaults to {now.item.content} (was {was.item.content}): "
+                                          "runs that leave it out change")
+        elif name in NEIGHBOURS or owner.split(".")[0] not in (after.names if was else before.names):
+            continue
+        elif now:
+            effect = "off unless set" if now.item.content in _OFF else "in effect for runs that do not set it"
+            kind = "plumbing" if now.item.content in _OFF else "default"
+            yield _change(now, kind, f"new field {owner}.{name}, default {now.item.content}: {effect}")
+        else:
+            yield _change(was, "plumbing", f"field {owner}.{name} (default {was.item.content}) is gone: "
+                                           "setting it has no effect or fails")
+
+
+def _arguments(old, new, before, after):
+    for was, now in _pairs(old, new, _default_key):
+        placed = now or was
+        flag = placed.item.subject
+        if was and now:
+            (d0, c0), (d1, c1) = (p.item.content.split("\n", 1) for p in (was, now))
+            if d0 != d1:
+                yield _change(now, "default", f"{flag} now defaults to {d1} (was {d0}): runs that leave it out change")
+            if c0 != c1:
+                yield _change(now, "validation", f"{flag} now accepts {c1 or 'anything'} (was {c0 or 'anything'})")
+        elif flag.lstrip("-").replace("-", "_") in NEIGHBOURS:
+            continue
+        else:
+            word = "new" if now else "removed"
+            yield _change(placed, "plumbing", f"{word} command line flag {flag} (default {_first(placed)})")
+
+
+def _labels(old, new, before, after):
+    for was, now in _pairs(old, new, lambda p: p.item.subject):
+        placed = now or was
+        a, b = (set(p.item.content.split()) if p else set() for p in (was, now))
+        parts = [f"{word} {', '.join(sorted(labels))}" for word, labels in (("now accepts", b - a), ("no longer accepts", a - b))
+                 if labels]
+        if parts:
+            yield _change(placed, "validation", f"{placed.item.subject} {' and '.join(parts)}")
+
+
+def _fails(old, new, before, after):
+    seen = set()
+    for p in old:
+        if ("old", p.item.guard) not in seen and not _vanished(p, after):
+            seen.add(("old", p.item.guard))
+            yield _change(p, "validation", f"no longer fails when {shown(p.item.guard)}")
+    for p in new:
+        if ("new", p.item.guard) not in seen:
+            seen.add(("new", p.item.guard))
+            yield _change(p, "validation", f"now fails when {shown(p.item.guard)}")
+
+
+def _vanished(placed, after) -> bool:
+    """The class (or function) around it left the code base altogether, in a tree that was already called legacy."""
+    top = placed.item.symbol.split(".")[0]
+    return "legacy" in placed.file and bool(top) and top not in after.names
+
+
+def _sites(old, new, before, after):
+    old = [p for p in old if not _vanished(p, after)]
+    for key in (lambda p: (p.item.symbol, p.item.subject, p.item.content),
+                lambda p: (p.item.symbol, p.item.subject, p.item.guard),
+                lambda p: (p.item.symbol, p.item.subject),
+                lambda p: (p.item.symbol.rpartition(".")[2], p.item.subject, p.item.content),
+                lambda p: (p.item.subject, p.item.content)):
+        left_old, left_new = [], []
+        for was, now in _pairs(old, new, key):
+            if was and now:
+                yield _change(now, "checkpoint-site", _site_change(was.item, now.item))
+            elif was:
+                left_old.append(was)
+            else:
+                left_new.append(now)
+        old, new = left_old, left_new
+    for p in new:
+        top = p.item.symbol.split(".")[0]
+        fresh = f"; {top} is new, runs that do not use it do not change" if top and top not in before.names else ""
+        yield _change(p, "checkpoint-site", f"new {_what(p.item)}{_if(p.item.guard)}{fresh}")
+    for p in old:
+        yield _change(p, "checkpoint-site", f"{_what(p.item)}{_if(p.item.guard)} is gone")
+
+
+def _what(item) -> str:
+    argument = item.content.split("\n")[0]
+    return f"{item.subject}({argument[:60]})"
+
+
+def _if(guard) -> str:
+    return f" when {shown(guard)}" if guard else ""
+
+
+def _site_change(was, now) -> str:
+    parts = []
+    if was.guard != now.guard:
+        added, removed = now.guard - was.guard, was.guard - now.guard
+        if added and not removed:
+            parts.append(f"now only when {shown(added)}")
+        elif removed and not added:
+            parts.append(f"no longer only when {shown(removed)}")
+        else:
+            parts.append(f"now when {shown(added)} (was: {shown(removed)})")
+    if was.content != now.content:
+        a, b = was.content.split("\n"), now.content.split("\n")
+        came, went = [x for x in b if x not in a], [x for x in a if x not in b]
+        bits = ([f"now with {', '.join(came)}"] if came else []) + ([f"without {', '.join(went)}"] if went else [])
+        parts.append("what crosses the boundary changes: " + (", ".join(bits) or "other order"))
+    return f"{_what(now)}: {'; '.join(parts)}"
+
+
+def _decisions(old, new, before, after):
+    old = [p for p in old if not _vanished(p, after)]
+    for was, now in _pairs(old, new, lambda p: (p.item.symbol.rpartition(".")[2], p.item.subject)):
+        placed = now or was
+        field = placed.item.subject
+        validator = field in SETTINGS and re.search(r"post_init|valid|finalize|arguments", placed.item.symbol)
+        kind = "default" if validator else "checkpoint-site"
+        if was and now:
+            detail = f"{field} is now {_value(now)} (was {_value(was)})"
+        elif now:
+            detail = f"{field} is now set to {_value(now)}"
+            if not validator and now.item.content in _OFF:
+                continue
+        else:
+            detail = f"{field} is no longer set to {_value(was)}"
+            if not validator and was.item.content in _OFF:
+                continue
+        yield _change(placed, kind, detail)
+
+
+def _value(placed) -> str:
+    return f"{placed.item.content[:160]}{_if(placed.item.guard)}"
+
+
+def _uses(uses, branches, loud):
+    """One line per function for names that are only handed on; none where something stronger is said already."""
+    told = set()
+    for word, sides in (("passes on", uses), ("runs under a recompute condition", branches)):
+        for index, verb in ((1, "now"), (0, "no longer")):
+            for p in sides[index]:
+                place = (p.file, p.item.symbol)
+                if place not in loud and place not in told:
+                    told.add(place)
+                    yield _change(p, "plumbing", f"{verb} {word}: {p.item.content[:120]}{_if(p.item.guard)}")
