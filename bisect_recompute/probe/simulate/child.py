@@ -60,6 +60,8 @@ def _measure(job: dict, on_stage) -> dict:
     finder.install()
     on_stage("import")
     recipe = _recipe(job["recipe"])
+    if recipe.model.deterministic_mode:  # as Megatron-LM's launch scripts must: both packages insist on it
+        os.environ["NVTE_ALLOW_NONDETERMINISTIC_ALGO"] = "0"
     for name in IMPORTS:
         importlib.import_module(name)
     source_file = _source_files(tree)

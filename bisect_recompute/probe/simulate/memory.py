@@ -22,7 +22,7 @@ LAYER_NUMBER = re.compile(r"\.\d+(?=\.|$)")
 class Block:
     """One storage: its rounded size in bytes and where it came from."""
 
-    __slots__ = ("bytes", "phase", "shape", "dtype", "module", "code", "line", "category", "address")
+    __slots__ = ("bytes", "phase", "shape", "dtype", "module", "code", "line", "category", "address", "alive")
 
     def __init__(self, nbytes, phase, shape, dtype, module, code, line, address):
         self.bytes = nbytes
@@ -34,6 +34,7 @@ class Block:
         self.line = line
         self.category = None
         self.address = address
+        self.alive = True
 
 
 class _Reference(weakref.ref):
@@ -61,6 +62,7 @@ class MemoryTracker:
 
         def forget(reference):
             _, block = live.pop(reference.key)
+            block.alive = False
             if block.bytes:
                 self.allocated -= block.bytes
                 events.append((block, -block.bytes))
@@ -138,9 +140,8 @@ class MemoryTracker:
         self._hidden -= 1
         if self._hidden:
             return
-        alive = {id(block) for _, block in self._live.values()}
         for block, size in self._deferred:
-            if id(block) in alive:
+            if block.alive:
                 block.bytes = size
                 self._count(block, size)
         self._deferred = []

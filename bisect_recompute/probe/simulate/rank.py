@@ -67,7 +67,7 @@ def measure(recipe: Recipe, rank: int, source_file, on_stage) -> RankMeasurement
     first_peak, _ = tracker.peak_between(built, ends[0][0])
     peak, at = tracker.peak_between(ends[-2][0], ends[-1][0])
     alive = tracker.alive_at(at)
-    scale = recipe.num_microbatches / step.simulated_microbatches(recipe)
+    scale = recipe.num_microbatches / step.simulated_microbatches(recipe, step.ITERATIONS - 1)
     return RankMeasurement(
         rank=rank, peak_bytes=peak, first_peak_bytes=first_peak, allocated_bytes=ends[-1][1],
         by_category=memory.by_category(alive), tensors=memory.grouped(alive, TENSOR_GROUPS), flops=gpu.flops * scale,

@@ -12,10 +12,11 @@ from bisect_recompute.probe.simulate.model import accepted
 ITERATIONS = 2
 
 
-def simulated_microbatches(recipe: Recipe) -> int:
-    """The peak is reached once every pipeline stage holds its in-flight microbatches; later ones repeat it."""
+def simulated_microbatches(recipe: Recipe, iteration: int) -> int:
+    """The peak is reached once every pipeline stage holds its in-flight microbatches; later ones repeat it. The first
+    iteration, which only brings optimizer state into being, does with as few as show its own peak."""
     stages = recipe.parallel.pipeline_model_parallel_size
-    enough = 2 * stages if stages > 1 else 2
+    enough = 2 * stages if stages > 1 else 1 + min(iteration, 1)
     return min(recipe.num_microbatches, enough)
 
 
@@ -65,27 +66,26 @@ def train(recipe: Recipe, config, chunks: list, optimizer, phases, on_iteration)
     from megatron.core.pipeline_parallel import get_forward_backward_func
 
     schedule = get_forward_backward_func()
-    microbatches = simulated_microbatches(recipe)
     data = iter(lambda: 0, 1)
     arguments = accepted(
         schedule,
         forward_step_func=forward_step(recipe),
         data_iterator=[data] * len(chunks) if len(chunks) > 1 else data,
         model=chunks if len(chunks) > 1 else chunks[0],
-        num_microbatches=microbatches,
         seq_length=recipe.training.seq_length,
         micro_batch_size=recipe.training.micro_batch_size,
         decoder_seq_length=recipe.training.seq_length,
         forward_only=False,
     )
-    for _ in range(ITERATIONS):
+    gc.freeze()  # the model lives to the end: the collections between iterations need not look at it
+    for iteration in range(ITERATIONS):
         phases("step")
         for chunk in chunks:
             chunk.train()
             chunk.zero_grad_buffer()
         optimizer.zero_grad()
         phases("forward")
-        losses = schedule(**arguments)
+        losses = schedule(num_microbatches=simulated_microbatches(recipe, iteration), **arguments)
         phases("step")
         optimizer.step()
         del losses
