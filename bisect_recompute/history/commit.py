@@ -40,5 +40,8 @@ class ChangedPath(NamedTuple):
     """git's letter: A added, D deleted, M modified, T type changed (file, symbolic link, submodule)."""
     path: str
     old_blob: str | None
-    """None: no file on that side. A submodule is no file: its bump is ``M`` with None on both sides."""
+    """None: no file on that side."""
     new_blob: str | None
+    old_commit: str | None = None
+    """Of a submodule, the commit it was at; None: no submodule on that side."""
+    new_commit: str | None = None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 from pathlib import Path
+from typing import IO
 
 from bisect_recompute.errors import UsageError
 
@@ -70,13 +71,13 @@ class Git:
     def line(self, *args: str) -> str:
         return os.fsdecode(self.run(*args)).rstrip("\n")
 
-    def start(self, *args: str) -> subprocess.Popen:
+    def start(self, *args: str, stderr: IO) -> subprocess.Popen:
         """A long-lived ``git ARGS`` that talks over its standard input and output."""
         return subprocess.Popen(
             [*self._args, *args],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
+            stderr=stderr,
             env=git_environment(),
             # Ctrl-C is for us: git must not die of it while another thread waits for its answer.
             start_new_session=True,

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import re
 import subprocess
+import tempfile
 import threading
+from contextlib import suppress
 from typing import NamedTuple
 
+from bisect_recompute.errors import UsageError
 from bisect_recompute.history.git import Git
 
 _ID = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?")
@@ -34,20 +37,24 @@ class Objects:
         if not _ID.fullmatch(object_id):
             raise ValueError(f"not a full object id: {object_id!r}")
         with self._lock:
-            try:
-                return self._ask(object_id)
-            except (OSError, EOFError):
+            for _ in range(2):
+                try:
+                    return self._ask(object_id)
+                except BaseException as error:
+                    # Also when interrupted: an answer left unread would be taken for that of the next question.
+                    said = self._stop()
+                    if not isinstance(error, (OSError, EOFError)):
+                        raise
+                    if "promisor" in said:
+                        return None
+                    reason = said or str(error)
                 # Somebody killed git, or a repack pulled a pack from under it: a new process sees the new packs.
-                self._stop()
-                return self._ask(object_id)
-            except BaseException:
-                # Interrupted between question and answer: the next answer would belong to this question.
-                self._stop()
-                raise
+            raise UsageError(f"git cannot read object {object_id}: {reason}; `git fsck` tells more")
 
     def _ask(self, object_id: str) -> tuple[str, bytes] | None:
         if self._process is None:
-            self._process = self._git.start("cat-file", "--batch")
+            self._errors = tempfile.TemporaryFile()
+            self._process = self._git.start("cat-file", "--batch", stderr=self._errors)
         self._process.stdin.write(object_id.encode() + b"\n")
         self._process.stdin.flush()
         header = self._process.stdout.readline()
@@ -62,13 +69,20 @@ class Objects:
             raise EOFError("git cat-file ended")
         return words[1].decode(), content[:-1]
 
-    def _stop(self) -> None:
-        process, self._process = self._process, None
-        if process is not None:
-            process.stdin.close()
-            process.stdout.close()
-            process.kill()
-            process.wait()
+    def _stop(self) -> str:
+        """Ends git; returns the last line it said on its standard error."""
+        if self._process is None:
+            return ""
+        self._process.stdout.close()
+        with suppress(BrokenPipeError):
+            self._process.stdin.close()
+        self._process.kill()
+        self._process.wait()
+        self._process = None
+        with self._errors:
+            self._errors.seek(0)
+            lines = self._errors.read().decode("utf-8", "replace").strip().splitlines()
+        return lines[-1] if lines else ""
 
     def close(self) -> None:
         with self._lock:

@@ -138,10 +138,14 @@ class Repository:
         if "is ambiguous" in reason:
             raise UsageError(f"revision '{shown}' is ambiguous in {self.name}: give more digits of the commit id")
         try:
-            kind = self._git.line("cat-file", "-t", revision)
+            # `:/text` swallows the ^{commit} behind it; other things than commits are told apart here too.
+            found = self._git.line("rev-parse", "--verify", revision)
+            kind = self._git.line("cat-file", "-t", found)
         except GitFailed:
             raise UsageError(f"unknown revision '{shown}' in {self.name}{self._hint(revision)}") from None
-        raise UsageError(f"revision '{shown}' is a {kind}, not a commit")
+        if kind != "commit":
+            raise UsageError(f"revision '{shown}' is a {kind}, not a commit")
+        return found
 
     def _hint(self, revision: str) -> str:
         if re.fullmatch(r"[0-9a-f]{7,64}", revision):
@@ -237,11 +241,13 @@ def _sides(spec: str) -> tuple[str, str]:
 
 def _changed(raw: list[str], path: str) -> ChangedPath:
     old_mode, new_mode, old, new, status = raw
-    sides = [
-        None if not blob.strip("0") or int(mode, 8) == MODE_SUBMODULE else blob
-        for mode, blob in ((old_mode, old), (new_mode, new))
-    ]
-    return ChangedPath(status[0], path, *sides)
+    blobs, commits = [], []
+    for mode, object_id in ((old_mode, old), (new_mode, new)):
+        found = object_id if object_id.strip("0") else None
+        submodule = int(mode, 8) == MODE_SUBMODULE
+        blobs.append(None if submodule else found)
+        commits.append(found if submodule else None)
+    return ChangedPath(status[0], path, *blobs, *commits)
 
 
 def _text(raw: bytes) -> str:

@@ -23,8 +23,8 @@ class Slot:
         self.tree = folder / "tree"
         self._state = folder / "state.json"
 
-    def update(self, files: Mapping[str, TreeEntry], read: Callable[[str], bytes | None]) -> list[str]:
-        """Makes the tree hold exactly ``files``; returns the paths whose blobs ``read`` lacks (left out).
+    def update(self, files: Mapping[str, TreeEntry], read: Callable[[str, str], bytes | None]) -> list[str]:
+        """Makes the tree hold exactly ``files``; returns the paths left out, those that ``read(path, blob)`` lacks.
 
         Python's ``__pycache__`` is kept. Raises UsageError for paths that would leave the tree, OSError from the disk.
         """
@@ -33,7 +33,8 @@ class Slot:
         # Killed from here on, the slot has no state: the next update starts from nothing.
         self._state.unlink(missing_ok=True)
         if written is None:
-            _remove(self.tree)
+            self.clear()
+            written = {}
         self.tree.mkdir(parents=True, exist_ok=True)
         found: dict[str, os.stat_result] = {}
         self._sweep(self.tree, "", files, folders, found)
@@ -41,11 +42,11 @@ class Slot:
         missing = []
         for path, entry in files.items():
             target = self.tree / path
-            kept = (written or {}).get(path)
+            kept = written.get(path)
             if path in found and kept == _signature(entry, found[path]):
                 state[path] = kept
                 continue
-            content = read(entry.id)
+            content = read(path, entry.id)
             if path in found:
                 target.unlink()
             if content is None:
@@ -56,11 +57,16 @@ class Slot:
         self._save(state)
         return missing
 
+    def clear(self) -> None:
+        self._state.unlink(missing_ok=True)
+        _remove(self.tree)
+
     def _load(self) -> dict[str, list] | None:
         try:
-            return json.loads(self._state.read_bytes())
+            state = json.loads(self._state.read_bytes())
         except (OSError, ValueError):
             return None
+        return state if isinstance(state, dict) else None
 
     def _save(self, state: dict[str, list]) -> None:
         new = self._state.with_suffix(".new")

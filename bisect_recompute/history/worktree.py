@@ -5,8 +5,8 @@ from __future__ import annotations
 import hashlib
 import itertools
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import platformdirs
@@ -44,12 +44,26 @@ class Worktrees:
         with self._slot() as folder:
             slot = Slot(folder)
             try:
-                missing = slot.update(files, self._repository.read_blob)
+                missing = slot.update(files, self._read(sha))
             except OSError as error:
+                with suppress(OSError):
+                    slot.clear()
                 raise _unwritable(self._folder, error) from None
             self.missing[sha] = tuple(missing)
-            self._refuse_without_source(sha, missing)
             yield slot.tree
+
+    def _read(self, sha: str) -> Callable[[str, str], bytes | None]:
+        def read(path: str, blob: str) -> bytes | None:
+            content = self._repository.read_blob(blob)
+            # Without a source file the commit's code would do something else than it did for its users.
+            if content is None and path.endswith(".py"):
+                raise UsageError(
+                    f"the clone lacks {path!r} of {sha[:10]}, it is a partial clone: "
+                    f"run `git -C {self._repository.git_dir} fetch --refetch --no-filter`"
+                )
+            return content
+
+        return read
 
     @contextmanager
     def _slot(self) -> Iterator[Path]:
@@ -67,15 +81,6 @@ class Worktrees:
             finally:
                 lock.release()
             return
-
-    def _refuse_without_source(self, sha: str, missing: list[str]) -> None:
-        source = [path for path in missing if path.endswith(".py")]
-        if source:
-            raise UsageError(
-                f"the clone lacks {len(source)} Python files of {sha[:10]} ({source[0]!r} first), it is a partial clone: "
-                f"run `git -C {self._repository.git_dir} fetch --refetch --no-filter`"
-            )
-
 
 def _needed(files: dict[str, TreeEntry]) -> dict[str, TreeEntry]:
     core = any(path.startswith("megatron/core/") for path in files)
