@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.machinery
 import sys
 import types
 
@@ -29,8 +30,48 @@ def _batches_per_block(queries, keys, batch, heads):
     return 128 // warp * (2 if keys <= 128 else 1)
 
 
+class _LayerNorm(torch.autograd.Function):
+    """Apex's layer normalisation: keeps the input (or, memory-efficient, the output) and two fp32 numbers a row."""
+
+    @staticmethod
+    def _run(ctx, x, weight, bias, memory_efficient):
+        rows = x.shape[:-1].numel() if x.dim() > 1 else 1
+        out = torch.empty_like(x, memory_format=torch.contiguous_format)
+        statistics = [torch.empty(rows, dtype=torch.float32, device="cuda") for _ in range(1 if memory_efficient else 2)]
+        ctx.save_for_backward(out if memory_efficient else x, weight, bias, *statistics)
+        return out
+
+    @staticmethod
+    def _gradients(ctx, grad):
+        kept, weight, bias, *_ = ctx.saved_tensors
+        return torch.empty_like(kept), torch.empty_like(weight), torch.empty_like(bias)
+
+
+class FastLayerNormFN(_LayerNorm):
+    @staticmethod
+    def forward(ctx, x, gamma, beta, epsilon, memory_efficient=False):
+        return _LayerNorm._run(ctx, x, gamma, beta, memory_efficient)
+
+    @staticmethod
+    def backward(ctx, grad):
+        return (*_LayerNorm._gradients(ctx, grad), None, None)
+
+
+class FusedLayerNormAffineFunction(_LayerNorm):
+    @staticmethod
+    def forward(ctx, input, weight, bias, normalized_shape, eps, memory_efficient=False):
+        return _LayerNorm._run(ctx, input, weight, bias, memory_efficient)
+
+    @staticmethod
+    def backward(ctx, grad):
+        return (*_LayerNorm._gradients(ctx, grad), None, None, None)
+
+
 def install():
     modules = {
+        "apex": {}, "apex.contrib": {}, "apex.normalization": {}, "apex.contrib.layer_norm": {},
+        "apex.contrib.layer_norm.layer_norm": {"FastLayerNormFN": FastLayerNormFN},
+        "apex.normalization.fused_layer_norm": {"FusedLayerNormAffineFunction": FusedLayerNormAffineFunction},
         "fused_weight_gradient_mlp_cuda": {
             "wgrad_gemm_accum_fp32": _accumulate_weight_gradient, "wgrad_gemm_accum_fp16": _accumulate_weight_gradient,
         },
@@ -42,4 +83,6 @@ def install():
     for name, functions in modules.items():
         module = types.ModuleType(name)
         module.__dict__.update(functions)
+        module.__path__ = []
+        module.__spec__ = importlib.machinery.ModuleSpec(name, None, is_package=True)
         sys.modules[name] = module

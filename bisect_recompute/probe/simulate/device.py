@@ -51,8 +51,6 @@ class SimulatedGpu(TorchDispatchMode):
             return _collective(func, args)
         if "device" in kwargs and kwargs["device"] is not None and kwargs["device"].type == "cuda":
             kwargs["device"] = META
-        if kwargs.get("pin_memory"):
-            kwargs["pin_memory"] = False
         outer, self.in_kernel = self.in_kernel, True
         try:
             out = answer(func, *args, **kwargs) if answer is not None else func(*args, **kwargs)
@@ -291,6 +289,7 @@ def _on_target(construct):
     def made(*args, **kwargs):
         if "device" in kwargs:
             kwargs["device"] = _target(kwargs["device"])
+        kwargs.pop("pin_memory", None)
         return construct(*args, **kwargs)
 
     return made
@@ -346,7 +345,8 @@ def _from_data(construct):
     """``torch.tensor`` looks for a CUDA device guard before it dispatches anything: values are made on the CPU, then sent."""
 
     def made(data, *, dtype=None, device=None, requires_grad=False, **kwargs):
-        if device is None or torch.device(device).type != "cuda":
+        kwargs.pop("pin_memory", None)
+        if device is None or _target(device) is not META:
             options = {"requires_grad": requires_grad, **kwargs} if requires_grad or kwargs else kwargs
             return construct(data, dtype=dtype, device=device, **options)
         sent = construct(data, dtype=dtype).to(META)

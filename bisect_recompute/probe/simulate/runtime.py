@@ -8,6 +8,7 @@ import importlib.util
 import os
 import re
 import sys
+import typing
 from pathlib import Path
 
 ENVIRONMENT = {
@@ -20,7 +21,7 @@ ENVIRONMENT = {
     "MASTER_PORT": "1",
 }
 # Installed packages that Megatron Core or Transformer Engine would pick up, and whose kernels nobody has described.
-HIDDEN = ("flash_attn", "flash_attn_3", "apex", "amp_C", "fused_layer_norm_cuda", "grouped_gemm", "mamba_ssm",
+HIDDEN = ("flash_attn", "flash_attn_3", "amp_C", "fused_layer_norm_cuda", "grouped_gemm", "mamba_ssm",
           "causal_conv1d", "deep_ep", "fla", "flashinfer")
 
 
@@ -29,6 +30,8 @@ def prepare(gpu):
     os.environ.update(ENVIRONMENT)
     for name in HIDDEN:
         sys.modules[name] = None
+    if not hasattr(typing, "override"):  # Megatron Core since 2026 uses it; Python has it since 3.12
+        typing.override = lambda method: method
     import torch
 
     torch.set_num_threads(1)
