@@ -1,0 +1,312 @@
+"""Calls: of functions of the repository, of things outside it, and of the little of Python's library that matters."""
+
+from __future__ import annotations
+
+import ast
+from typing import Any, Optional
+
+from bisect_recompute.differ.recipes.source import touched_names
+from bisect_recompute.differ.recipes.state import Frame, Imprecise, Raised
+from bisect_recompute.differ.recipes.values import (
+    HEAP, MISSING, TAINT, ADict, Bound, Class, Container, EnumMember, External, Func, Method, Module, Obj, Partial,
+    Super, Unknown, describe, is_primitive,
+)
+
+MAX_DEPTH = 50
+# Outside code that does not change the objects it is given.
+_HARMLESS = (
+    "logging", "warnings", "os", "re", "math", "json", "pathlib", "typing", "torch", "transformers", "builtins", "sys",
+    "time", "datetime", "random", "inspect", "functools", "itertools", "collections", "string", "textwrap", "copy",
+    "dataclasses", "enum", "abc", "importlib", "huggingface_hub", "packaging", "numpy", "yaml", "argparse", "socket",
+    "omegaconf", "modelopt",
+)
+# Loading a model's description goes to files and networks: its result is a fresh object left to the framework.
+BOUNDARY = ("megatron/bridge/models/conversion/", "megatron/bridge/models/hf_pretrained/", "megatron/hub/bridge/")
+_LOADERS = ("from_hf_pretrained", "from_pretrained", "from_hf_config", "import_ckpt")
+
+
+class Calls:
+    def call_node(self, frame: Frame, node: ast.Call) -> Any:
+        func = self.eval(frame, node.func)
+        args: list = []
+        kwargs: dict = {}
+        unknown = None
+        for each in node.args:
+            if isinstance(each, ast.Starred):
+                more = self.iterate(self.eval(frame, each.value))
+                if more is None:
+                    unknown = "unknown positional arguments"
+                else:
+                    args.extend((v, self.origin(frame, each)) for v in more)
+            else:
+                args.append((self.eval(frame, each), self.origin_of(frame, each)))
+        for keyword in node.keywords:
+            value = self.eval(frame, keyword.value)
+            if keyword.arg is not None:
+                kwargs[keyword.arg] = (value, self.origin_of(frame, keyword.value))
+            elif isinstance(value, ADict) and not isinstance(value.items, Unknown):
+                for key, inner in value.items.items():
+                    kwargs[key] = (inner, self.origin_of(frame, keyword.value))
+            else:
+                unknown = "unknown keyword arguments"
+        if isinstance(func, External) and func.name == "builtins.super" and not args:
+            return self._super(frame)
+        if isinstance(func, External) and func.name in ("builtins.locals", "builtins.globals", "builtins.eval", "builtins.exec"):
+            raise Imprecise(func.name)
+        if unknown is not None:
+            return self.opaque_call(func, args, kwargs, unknown)
+        return self.call(func, args, kwargs)
+
+    def _super(self, frame: Frame) -> Any:
+        scope: Optional[Frame] = frame
+        while scope is not None and not (scope.func is not None and scope.func.owner is not None):
+            scope = scope.outer
+        if scope is None:
+            return Unknown("super() outside a class")
+        first = next(iter(_parameters(scope.func.node(self.world.chunks))), None)
+        slot = scope.locals.get(first)
+        return Super(scope.func.owner, slot[0]) if slot else Unknown("super() without self")
+
+    def call(self, func: Any, args: list, kwargs: dict) -> Any:
+        if isinstance(func, Func):
+            return self.call_function(func, args, kwargs)
+        if isinstance(func, Bound):
+            return self.call_function(func.func, [(func.self, None), *args], kwargs)
+        if isinstance(func, Partial):
+            return self.call(func.func, [*func.args, *args], {**func.kwargs, **kwargs})
+        if isinstance(func, Method):
+            return self.call_method(func, args, kwargs)
+        if isinstance(func, External):
+            known = self.library.get(func.name)
+            if known is not None:
+                return known(args, kwargs)
+            return self.opaque_call(func, args, kwargs)
+        if isinstance(func, Class):
+            return self._guarded(lambda: self.instantiate(func, args, kwargs), func, args, kwargs)
+        if isinstance(func, Unknown):
+            return self.opaque_call(func, args, kwargs)
+        if isinstance(func, Obj):
+            slot = self.class_slot(func.cls, "__call__") if isinstance(func.cls, Class) else MISSING
+            if slot is not MISSING and isinstance(slot[0], Func):
+                return self.call_function(slot[0], [(func, None), *args], kwargs)
+            return self.opaque_call(func, args, kwargs)
+        raise Raised(TypeError, f"{describe(func)} is not callable")
+
+    def opaque_call(self, func: Any, args: list, kwargs: dict, why: str = "") -> Any:
+        """A call of something that cannot be followed: what it can reach may have changed."""
+        name = describe(func) if not isinstance(func, Unknown) else func.reason
+        self.may_raise = True
+        values = [v for v, _ in args] + [v for v, _ in kwargs.values()]
+        if isinstance(func, External) and not why:
+            if _is_class_name(func.name):
+                made = Obj(func, self.next_serial(), f"made by {func.name}", True, True)
+                for key, (value, origin) in kwargs.items():
+                    made.attrs[key] = (value, origin, False)
+                return made
+            if func.name.split(".")[0] in _HARMLESS:
+                return Unknown(f"the result of {func.name}()", not any(isinstance(v, Obj) for v in values), self.next_serial())
+        reason = f"{why + ': ' if why else ''}was passed to {name}, which is not followed"
+        for value in values:
+            self.havoc(value, reason)
+        if isinstance(func, Bound):
+            self.havoc(func.self, reason)
+        fresh = not any(isinstance(v, (Obj, Class)) for v in values) and (
+            isinstance(func, External) or (isinstance(func, Unknown) and func.fresh) or isinstance(func, (Func, Bound, Class))
+        )
+        return Unknown(f"the result of {name}" if not isinstance(func, Unknown) else name, fresh, self.next_serial())
+
+    # Functions of the repository
+
+    def make_function(self, frame: Frame, node) -> Any:
+        at_module = frame.names is None and frame.owner is None and frame.outer is None
+        scope = None if at_module else frame
+        if frame.owner is not None and frame.names is None:
+            scope = frame.outer
+        made = Func(getattr(node, "name", "<lambda>"), frame.path, frame.chunk, None, node, scope)
+        if frame.owner is not None and frame.names is None:
+            made.owner = frame.owner
+        arguments = node.args
+        made.defaults = (
+            [(self.eval(frame, d), self.origin_of(frame, d)) for d in arguments.defaults],
+            [None if d is None else (self.eval(frame, d), self.origin_of(frame, d)) for d in arguments.kw_defaults],
+        )
+        for decorator in getattr(node, "decorator_list", []):
+            name = ast.unparse(decorator.func if isinstance(decorator, ast.Call) else decorator).split(".")[-1]
+            if name in ("property", "staticmethod", "classmethod", "cached_property"):
+                made.decorated = "property" if name == "cached_property" else name
+            elif name not in ("setter", "override", "lru_cache", "cache", "wraps", "abstractmethod", "no_grad", "deprecated",
+                              "experimental_fn", "experimental_api", "overload", "final"):
+                return Unknown(f"{made.name} has decorator {name}")
+            elif name in ("wraps",):
+                continue
+        return made
+
+    def call_function(self, func: Func, args: list, kwargs: dict) -> Any:
+        key = self._memo_key(func, args, kwargs)
+        if key is None:
+            return self._guarded(lambda: self._enter(func, args, kwargs), func, args, kwargs)
+        memo = self.memos.get(key)
+        if memo is not None and not self.globals_changed and self.holds(memo):
+            self.deps.update(memo.dependencies)
+            value, self_may_raise = memo.value
+            self.may_raise |= self_may_raise
+            return self.clone(value)
+        return self._remember(key, func, args, kwargs)
+
+    def _memo_key(self, func: Func, args: list, kwargs: dict) -> Optional[tuple]:
+        if func.frame is not None or func.owner is not None or self.shared:
+            return None
+        parts: list = ["call", func.path, func.chunk, func.name]
+        for name, (value, origin) in [*((i, a) for i, a in enumerate(args)), *kwargs.items()]:
+            if not is_primitive(value) and not isinstance(value, External):
+                return None
+            parts.append((name, type(value).__name__, value.name if isinstance(value, External) else value, origin))
+        return tuple(parts)
+
+    def _remember(self, key, func: Func, args: list, kwargs: dict) -> Any:
+        from bisect_recompute.differ.recipes.modules import Memo
+
+        outer, self.deps = self.deps, {}
+        outer_raise, self.may_raise = self.may_raise, False
+        outer_lowest, self.lowest_write = self.lowest_write, 1 << 60
+        start = self.next_serial()
+        depth_cut, self.depth_cut = self.depth_cut, False
+        try:
+            value = self._guarded(lambda: self._enter(func, args, kwargs), func, args, kwargs)
+            if self.lowest_write > start and not self.globals_changed and not self.depth_cut:
+                try:
+                    kept = self.clone(value)
+                    self.memos[key] = Memo((kept, self.may_raise), self.deps, self.world.epoch)
+                except Imprecise:
+                    pass
+            return value
+        finally:
+            outer.update(self.deps)
+            self.deps = outer
+            self.may_raise |= outer_raise
+            self.lowest_write = min(self.lowest_write, outer_lowest)
+            self.depth_cut |= depth_cut
+
+    def _guarded(self, run, func, args: list, kwargs: dict) -> Any:
+        """Runs a call; where it cannot be followed its effects are unknown instead."""
+        mark = len(self.trail)
+        depth = self.depth
+        self.depth += 1
+        try:
+            if self.depth > MAX_DEPTH:
+                self.depth_cut = True
+                raise Imprecise("calls are nested too deeply")
+            return run()
+        except Imprecise as error:
+            self.undo(mark)
+            return self.opaque_call(func, args, kwargs, error.reason)
+        finally:
+            self.depth = depth
+
+    def _enter(self, func: Func, args: list, kwargs: dict) -> Any:
+        node = func.node(self.world.chunks)
+        if any(part in func.path for part in BOUNDARY) or func.name in _LOADERS:
+            return self.opaque_call(External(f"{func.path}:{func.name}"), [a for a in args if not isinstance(a[0], Class)], kwargs)
+        frame = Frame(func.path, func.chunk, outer=func.frame, func=func, names=self.local_names(node, func))
+        if func.owner is not None:
+            frame.owner = func.owner
+        if isinstance(node, ast.Lambda):
+            self._bind_arguments(frame, node.args, func, args, kwargs)
+            return self.eval(frame, node.body)
+        if isinstance(node, ast.AsyncFunctionDef) or self._is_generator(node):
+            raise Imprecise("a generator")
+
+        def run():
+            self._bind_arguments(frame, node.args, func, args, kwargs)
+            signal = self.block(frame, node.body)
+            return signal[1] if signal is not None and signal[0] == "return" else None
+
+        return self.run_paths(frame, run)
+
+    def local_names(self, node, func: Func) -> frozenset:
+        key = (func.chunk, func.index, id(node) if func.index is None else 0, node.lineno)
+        found = self.names_of.get(key)
+        if found is None or func.index is None:
+            names = set(_parameters(node))
+            if not isinstance(node, ast.Lambda):
+                for statement in node.body:
+                    names |= stored_names(statement)
+            found = self.names_of[key] = frozenset(names)
+        return found
+
+    def _is_generator(self, node) -> bool:
+        found = self.generators.get(id(node))
+        if found is None or found[0] is not node:
+            todo, yields = list(node.body), False
+            while todo and not yields:
+                child = todo.pop()
+                yields = isinstance(child, (ast.Yield, ast.YieldFrom))
+                if not isinstance(child, (ast.FunctionDef, ast.Lambda, ast.ClassDef, ast.AsyncFunctionDef)):
+                    todo.extend(ast.iter_child_nodes(child))
+            if len(self.generators) > 5000:
+                self.generators.clear()
+            found = self.generators[id(node)] = (node, yields)
+        return found[1]
+
+    def _bind_arguments(self, frame: Frame, spec: ast.arguments, func: Func, args: list, kwargs: dict) -> None:
+        positional = [*spec.posonlyargs, *spec.args]
+        defaults, keyword_defaults = func.defaults
+        given = dict(kwargs)
+        extra = args[len(positional) :]
+        if extra and spec.vararg is None:
+            raise Raised(TypeError, f"{func.name}() got too many arguments")
+        for parameter, slot in zip(positional, args):
+            if parameter.arg in given and parameter not in spec.posonlyargs:
+                raise Raised(TypeError, f"{func.name}() got {parameter.arg} twice")
+            self.put(frame.locals, parameter.arg, (slot[0], slot[1], False))
+        offset = len(positional) - len(defaults)
+        for index, parameter in enumerate(positional[len(args) :], len(args)):
+            self._bind_one(frame, parameter.arg, given, defaults[index - offset] if index >= offset else None, func)
+        for parameter, default in zip(spec.kwonlyargs, keyword_defaults):
+            self._bind_one(frame, parameter.arg, given, default, func)
+        if spec.vararg is not None:
+            self.put(frame.locals, spec.vararg.arg, (tuple(v for v, _ in extra), None, False))
+        if spec.kwarg is not None:
+            rest = self.new_dict({k: v for k, (v, _) in given.items()})
+            self.put(frame.locals, spec.kwarg.arg, (rest, None, False))
+        elif given:
+            raise Raised(TypeError, f"{func.name}() got an unexpected argument {next(iter(given))}")
+
+    def _bind_one(self, frame, name, given, default, func) -> None:
+        slot = given.pop(name, default)
+        if slot is None:
+            raise Raised(TypeError, f"{func.name}() misses argument {name}")
+        self.put(frame.locals, name, (slot[0], slot[1], False))
+
+
+def stored_names(node: ast.AST) -> set[str]:
+    """Names that a statement of a function makes local."""
+    names: set[str] = set()
+    todo = [node]
+    while todo:
+        child = todo.pop()
+        if isinstance(child, ast.Name):
+            if not isinstance(child.ctx, ast.Load):
+                names.add(child.id)
+        elif isinstance(child, (ast.FunctionDef, ast.ClassDef, ast.AsyncFunctionDef)):
+            names.add(child.name)
+            continue
+        elif isinstance(child, (ast.Lambda, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)):
+            continue
+        elif isinstance(child, ast.alias):
+            names.add(child.asname or child.name.split(".")[0])
+        elif isinstance(child, ast.ExceptHandler) and child.name:
+            names.add(child.name)
+        todo.extend(ast.iter_child_nodes(child))
+    return names
+
+
+def _parameters(node) -> list[str]:
+    spec = node.args
+    found = [a.arg for a in (*spec.posonlyargs, *spec.args, *spec.kwonlyargs)]
+    return found + [a.arg for a in (spec.vararg, spec.kwarg) if a is not None]
+
+
+def _is_class_name(dotted: str) -> bool:
+    last = dotted.rpartition(".")[2]
+    return last[:1].isupper() and not last.isupper() and "." in dotted

@@ -1,0 +1,458 @@
+"""Classes of the repository: how instances are made and where their attributes come from."""
+
+from __future__ import annotations
+
+import ast
+from typing import Any, Optional
+
+from bisect_recompute.differ.recipes.source import touched_names
+from bisect_recompute.differ.recipes.state import Frame, Imprecise, Raised
+from bisect_recompute.differ.recipes.values import (
+    MISSING, TAINT, Bound, Class, Container, EnumMember, External, Func, Method, Module, Obj, Partial,
+    Super, Unknown, describe, is_primitive, same,
+)
+
+_ENUM_BASES = ("enum.Enum", "enum.IntEnum", "enum.StrEnum", "enum.Flag", "enum.IntFlag")
+
+
+class FieldSpec:
+    """What ``dataclasses.field(...)`` returns."""
+
+    __slots__ = ("default", "factory", "init", "keyword_only")
+
+    def __init__(self, default=MISSING, factory=MISSING, init=True, keyword_only=False):
+        self.default = default
+        self.factory = factory
+        self.init = init
+        self.keyword_only = keyword_only
+
+
+class Classes:
+    def decorate_class(self, made: Class, node: ast.ClassDef, frame: Optional[Frame]) -> Any:
+        frame = frame or Frame(made.path, made.chunk)
+        for decorator in node.decorator_list:
+            called = decorator.func if isinstance(decorator, ast.Call) else decorator
+            value = self.eval(frame, called)
+            name = value.name if isinstance(value, External) else ""
+            if name.rpartition(".")[2] not in ("dataclass", "runtime_checkable", "final", "unique", "total_ordering"):
+                return Unknown(f"class {made.name} has an unknown decorator")
+        return made
+
+    def lineage(self, cls: Class) -> tuple[list, bool]:
+        """(classes in method resolution order, whether all of them are known); outside classes as External."""
+        if cls.frame is None and cls.index is not None:
+            return self.memoised(("lineage", cls.path, cls.name, cls.chunk), lambda: self._lineage(cls))
+        return self._lineage(cls)
+
+    def _lineage(self, cls: Class) -> tuple[list, bool]:
+        if cls.index is not None:
+            self.depend("member", cls.path, cls.name, "")
+        if self.depth > 60:
+            return [cls], False
+        order: list = [cls]
+        complete = True
+        frame = cls.frame or Frame(cls.path, cls.chunk, limit=None)
+        self.depth += 1
+        try:
+            for base in cls.node(self.world.chunks).bases:
+                value = self.eval(frame, base)
+                if isinstance(value, Class):
+                    inherited, known = self.lineage(value)
+                    complete &= known
+                    # Later bases win the place of shared ancestors, as in Python's own order for diamonds.
+                    order = [c for c in order if not any(_same_class(c, i) for i in inherited)] + list(inherited)
+                elif isinstance(value, External):
+                    order.append(value)
+                    complete &= value.name in ("builtins.object", "typing.Protocol", "typing.Generic", "abc.ABC",
+                                               *_ENUM_BASES, "builtins.str", "builtins.int")
+                else:
+                    complete = complete and _is_generic(base)
+        finally:
+            self.depth -= 1
+        return order, complete
+
+    def class_slot(self, cls: Class, name: str) -> Any:
+        """Slot of a class attribute through the lineage, or MISSING."""
+        for each in self.lineage(cls)[0]:
+            if isinstance(each, Class):
+                slot = each.attrs.get(name, MISSING)
+                if slot is MISSING:
+                    slot = self.class_member(each, name)
+                if slot is not MISSING:
+                    return slot
+        return MISSING
+
+    def class_member(self, cls: Class, name: str) -> Any:
+        if cls.index is None or cls.frame is not None:
+            return self._class_member(cls, name)
+        return self.memoised(("member", cls.path, cls.name, cls.chunk, name), lambda: self._class_member(cls, name))
+
+    def _class_member(self, cls: Class, name: str) -> Any:
+        if cls.index is not None:
+            self.depend("member", cls.path, cls.name, name)
+        key = ("class", cls.path, cls.name, id(cls.frame), name)
+        if key in self.in_progress:
+            return MISSING
+        found = [s for s in cls.node(self.world.chunks).body if name in _member_names(s)]
+        if not found:
+            return MISSING
+        self.in_progress.add(key)
+        try:
+            return self.isolated(lambda: self._run_members(cls, name, found))
+        finally:
+            self.in_progress.discard(key)
+
+    def _run_members(self, cls: Class, name: str, found: list) -> Any:
+        frame = Frame(cls.path, cls.chunk, outer=cls.frame, owner=cls)
+        try:
+            if isinstance(found[-1], ast.FunctionDef):
+                if any("setter" in ast.unparse(d) for d in found[-1].decorator_list):
+                    found = [s for s in found if not any("setter" in ast.unparse(d) for d in s.decorator_list)] or found
+                found = found[-1:]
+            for statement in found:
+                self.execute(frame, statement)
+        except Raised as error:
+            return (Unknown(f"class {cls.name}: {getattr(error.kind, '__name__', error.kind)}"), None, True)
+        except Imprecise as error:
+            return (Unknown(f"class {cls.name}: {error.reason}"), None, True)
+        slot = frame.locals.get(name, MISSING)
+        if slot is MISSING:
+            return MISSING
+        value = slot[0]
+        if isinstance(value, Func) and value.owner is None:
+            value.owner = cls
+        elif self.is_enum(cls) and not isinstance(value, (Func, Class)) and not name.startswith("_"):
+            value = EnumMember(cls, name, value)
+        return (value, slot[1], True)
+
+    def is_enum(self, cls: Class) -> bool:
+        return any(isinstance(c, External) and c.name in _ENUM_BASES for c in self.lineage(cls)[0])
+
+    def equal_to_member(self, member: EnumMember, plain: Any) -> Optional[bool]:
+        lineage = self.lineage(member.cls)[0]
+        mixed = any(isinstance(c, External) and c.name in ("builtins.str", "builtins.int", "enum.IntEnum", "enum.StrEnum")
+                    for c in lineage)
+        return self._equal(member.value, plain) if mixed else False
+
+    def defines(self, cls: Class, name: str) -> bool:
+        return self.class_slot(cls, name) is not MISSING
+
+    def is_dataclass(self, cls: Class) -> bool:
+        if cls.index is not None:
+            self.depend("member", cls.path, cls.name, "")
+        for decorator in cls.node(self.world.chunks).decorator_list:
+            called = decorator.func if isinstance(decorator, ast.Call) else decorator
+            if (called.id if isinstance(called, ast.Name) else getattr(called, "attr", "")) == "dataclass":
+                return True
+        return False
+
+    # Instances
+
+    def instantiate(self, cls: Class, args: list, kwargs: dict) -> Any:
+        lineage, complete = self.lineage(cls)
+        if self.is_enum(cls):
+            return self._enum_by_value(cls, args)
+        made = Obj(cls, self.next_serial(), None if complete else f"{cls.name} inherits from outside the repository",
+                   True, None if self._has_truth(lineage) else True)
+        for each in lineage:
+            if isinstance(each, External):
+                if each.name in ("builtins.object", "abc.ABC", "typing.Protocol", "typing.Generic"):
+                    continue
+                return self._open_instance(made, each, args, kwargs)
+            if self._own(each, "__new__"):
+                raise Imprecise(f"{cls.name} has its own __new__")
+            init = self._own(each, "__init__")
+            if init is not None:
+                self.call_function(init, [(made, None), *args], kwargs)
+                return made
+            if self.is_dataclass(each):
+                return self._dataclass_instance(made, lineage, complete, args, kwargs)
+        if args or kwargs:
+            raise Raised(TypeError, f"{cls.name}() takes no arguments")
+        return made
+
+    def _own(self, cls: Class, name: str) -> Optional[Func]:
+        if not any(name in _member_names(s) for s in cls.node(self.world.chunks).body):
+            return None
+        slot = self.class_member(cls, name)
+        return slot[0] if slot is not MISSING and isinstance(slot[0], Func) else None
+
+    def _has_truth(self, lineage: list) -> bool:
+        return any(isinstance(c, Class) and (self._own(c, "__bool__") or self._own(c, "__len__")) for c in lineage)
+
+    def _open_instance(self, made: Obj, base: External, args: list, kwargs: dict) -> Obj:
+        made.why_open = made.why_open or f"made by {base.name}"
+        for name, (value, origin) in kwargs.items():
+            made.attrs[name] = (value, origin, False)
+        if args:
+            made.attrs[TAINT] = (f"positional arguments of {base.name}", None, True)
+        return made
+
+    def fields(self, lineage: list) -> dict[str, tuple[Class, ast.AnnAssign]]:
+        found: dict = {}
+        for cls in reversed(lineage):
+            if isinstance(cls, Class) and self.is_dataclass(cls):
+                for statement in cls.node(self.world.chunks).body:
+                    if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name):
+                        if "ClassVar" not in ast.unparse(statement.annotation):
+                            found.setdefault(statement.target.id, None)
+                            found[statement.target.id] = (cls, statement)
+        return found
+
+    def _dataclass_instance(self, made, lineage, complete, args, kwargs) -> Obj:
+        fields = self.fields(lineage)
+        given = dict(kwargs)
+        if args:
+            if not complete:
+                made.attrs[TAINT] = ("positional arguments of a class that inherits from outside", None, True)
+            names = [n for n, (c, s) in fields.items() if self._field_spec(c, s).init]
+            if complete and len(args) > len(names):
+                raise Raised(TypeError, "too many positional arguments")
+            for name, slot in zip(names, args):
+                if name in given:
+                    raise Raised(TypeError, f"multiple values for {name}")
+                given[name] = slot
+        for name in given:
+            if name not in fields and complete:
+                raise Raised(TypeError, f"unexpected keyword {name}")
+        for name, (value, origin) in given.items():
+            made.attrs[name] = (value, origin, False)
+        for name, (cls, statement) in fields.items():
+            if complete and name not in given and statement.value is None and not self.class_has_default(lineage, name):
+                raise Raised(TypeError, f"missing argument {name}")
+        self.run_post_init(made, lineage, complete)
+        return made
+
+    def class_has_default(self, lineage: list, name: str) -> bool:
+        return any(
+            isinstance(c, Class) and any(
+                name in _member_names(s) and not (isinstance(s, ast.AnnAssign) and s.value is None)
+                for s in c.node(self.world.chunks).body
+            )
+            for c in lineage
+        )
+
+    def _field_spec(self, cls: Class, statement: ast.AnnAssign) -> FieldSpec:
+        if isinstance(statement.value, ast.Call):
+            slot = self.class_member(cls, statement.target.id)
+            if slot is not MISSING and isinstance(slot[0], FieldSpec):
+                return slot[0]
+        return FieldSpec()
+
+    def run_post_init(self, made: Obj, lineage: list, complete: bool) -> None:
+        """Only where the whole lineage is known: what it writes counts as the class's defaults."""
+        if not complete:
+            return
+        for each in lineage:
+            if isinstance(each, Class):
+                post = self._own(each, "__post_init__")
+                if post is not None:
+                    explicit = set(made.attrs)
+                    self.call_function(post, [(made, None)], {})
+                    for name, (value, origin, _) in list(made.attrs.items()):
+                        if name not in explicit:
+                            self.put(made.attrs, name, (value, origin, True))
+                    return
+
+    def _enum_by_value(self, cls: Class, args: list) -> Any:
+        if len(args) != 1:
+            raise Imprecise("an enum is made")
+        value = args[0][0]
+        if isinstance(value, EnumMember):
+            return value
+        for statement in cls.node(self.world.chunks).body:
+            for name in _member_names(statement):
+                slot = self.class_member(cls, name)
+                if slot is not MISSING and isinstance(slot[0], EnumMember):
+                    if self._equal(slot[0].value, value):
+                        return slot[0]
+        return Unknown(f"a member of {cls.name}")
+
+    # Attributes
+
+    def get_attribute(self, owner: Any, name: str) -> Any:
+        if isinstance(owner, Obj):
+            return self._object_attribute(owner, name)
+        if isinstance(owner, Module):
+            value = self.module_attribute(owner, name)
+            if value is MISSING:
+                raise Raised(AttributeError, name)
+            return value
+        if isinstance(owner, External):
+            return External(f"{owner.name}.{name}")
+        if isinstance(owner, Class):
+            return self._class_attribute(owner, name)
+        if isinstance(owner, EnumMember):
+            if name in ("name", "value", "_name_", "_value_"):
+                return owner.name if "name" in name else owner.value
+            slot = self.class_slot(owner.cls, name)
+            return self.unwrap(slot[0], owner, owner.cls) if slot is not MISSING else Unknown("an enum's attribute")
+        if isinstance(owner, Super):
+            return self._super_attribute(owner, name)
+        if isinstance(owner, (Func, Bound, Partial)):
+            if name in ("__name__", "__qualname__") and isinstance(owner, Func):
+                return owner.name
+            if isinstance(owner, Partial) and name in ("func",):
+                return owner.func
+            return Unknown("an attribute of a function")
+        if isinstance(owner, (Container, tuple, str, bytes, int, float, complex)) and hasattr(_kind_of(owner), name):
+            return Method(name, owner)
+        if owner is None or is_primitive(owner) or isinstance(owner, (Container, tuple)):
+            raise Raised(AttributeError, f"{type(owner).__name__}.{name}")
+        return Unknown(f"an attribute of {describe(owner)}")
+
+    def _object_attribute(self, owner: Obj, name: str) -> Any:
+        slot = owner.attrs.get(name)
+        if slot is not None:
+            return slot[0]
+        if name == "__class__" and owner.cls is not None:
+            return owner.cls
+        if name == "__dict__":
+            return Unknown("the attributes of an object as a dict")
+        tainted = TAINT in owner.attrs
+        if isinstance(owner.cls, Class):
+            slot = self.class_slot(owner.cls, name)
+            if slot is not MISSING:
+                value = slot[0]
+                if isinstance(value, Func):
+                    return self.unwrap(value, owner, owner.cls)
+                if not tainted:
+                    return self._default(owner, name, value, slot[1])
+            elif owner.why_open is None and not tainted:
+                if self.defines(owner.cls, "__getattr__"):
+                    getter = self.class_slot(owner.cls, "__getattr__")[0]
+                    return self.call(Bound(getter, owner), [(name, None)], {})
+                raise Raised(AttributeError, name)
+        self.may_raise = True
+        reason = owner.attrs[TAINT][0] if tainted else owner.why_open or "an object that is not known"
+        child = Unknown(
+            f"{name}: {reason}" if isinstance(owner.cls, Class) else reason,
+            isinstance(owner, Unknown) and owner.fresh and not tainted,
+            self.next_serial(),
+        )
+        self.put(owner.attrs, name, (child, None, True))
+        return child
+
+    def _default(self, owner: Obj, name: str, value: Any, origin) -> Any:
+        if isinstance(value, FieldSpec):
+            if value.factory is not MISSING:
+                value = self.call(value.factory, [], {})
+            elif value.default is not MISSING:
+                value = value.default
+            else:
+                raise Raised(AttributeError, name)
+            self.put(owner.attrs, name, (value, origin, True))
+        return value
+
+    def _class_attribute(self, cls: Class, name: str) -> Any:
+        if name == "__name__":
+            return cls.name
+        slot = self.class_slot(cls, name)
+        if slot is MISSING:
+            if not self.lineage(cls)[1] or name.startswith("__"):
+                return Unknown(f"{cls.name}.{name} comes from outside the repository")
+            raise Raised(AttributeError, name)
+        value = slot[0]
+        if isinstance(value, Func):
+            return Bound(value, cls) if value.decorated == "classmethod" else value
+        return value.default if isinstance(value, FieldSpec) and value.default is not MISSING else value
+
+    def unwrap(self, value: Any, owner: Any, cls: Class) -> Any:
+        """A function found on a class, as seen through an instance."""
+        if not isinstance(value, Func):
+            return value
+        if value.decorated == "staticmethod":
+            return value
+        if value.decorated == "classmethod":
+            return Bound(value, cls)
+        if value.decorated == "property":
+            return self.call_function(value, [(owner, None)], {})
+        return Bound(value, owner)
+
+    def _super_attribute(self, owner: Super, name: str) -> Any:
+        instance = owner.self
+        cls = instance.cls if isinstance(instance, Obj) else instance
+        if not isinstance(cls, Class):
+            return Unknown("super() of an unknown class")
+        lineage = self.lineage(cls)[0]
+        position = next((i for i, c in enumerate(lineage) if isinstance(c, Class) and _same_class(c, owner.after)), -1)
+        for each in lineage[position + 1 :]:
+            if isinstance(each, Class):
+                slot = self.class_member(each, name)
+                if slot is not MISSING:
+                    return self.unwrap(slot[0], instance, cls)
+                if name == "__init__" and self.is_dataclass(each):
+                    raise Imprecise("super().__init__ of a dataclass")
+        if name == "__setattr__" or (name in ("__init__", "__post_init__") and self.lineage(cls)[1]):
+            return Method(f"object.{name}", instance)
+        return Unknown(f"super().{name} from outside the repository")
+
+    def set_attribute(self, owner: Any, name: str, value: Any, origin) -> None:
+        if isinstance(owner, Obj):
+            if isinstance(owner.cls, Class) and self._special_set(owner, name, value, origin):
+                return
+            self.put_heap(owner, owner.attrs, name, (value, origin, False))
+        elif isinstance(owner, Class):
+            self.put_heap(owner, owner.attrs, name, (value, origin, False))
+        elif isinstance(owner, (External, Module)):
+            self.globals_changed = True
+            if isinstance(owner, Module):
+                raise Imprecise(f"a name of module {owner.dotted} is assigned")
+        elif isinstance(owner, (Func, Bound, Partial)):
+            return
+        else:
+            raise Raised(AttributeError, f"{type(owner).__name__}.{name}")
+
+    def _special_set(self, owner: Obj, name: str, value: Any, origin) -> bool:
+        for each, names in self.setters(owner.cls):
+            if "__setattr__" in names:
+                hook = self.class_member(each, "__setattr__")[0]
+                self.call_function(hook, [(owner, None), (name, None), (value, origin)], {})
+                return True
+            if name in names:
+                frame = Frame(each.path, each.chunk, outer=each.frame, owner=each)
+                setter = self.make_function(frame, names[name](each.node(self.world.chunks)))
+                setter.owner = each
+                self.call_function(setter, [(owner, None), (value, origin)], {})
+                return True
+        return False
+
+    def setters(self, cls: Class) -> list[tuple[Class, dict]]:
+        """Classes of the lineage whose code runs on attribute writes, and for which names."""
+        if cls.index is None or cls.frame is not None:
+            return self._setters(cls)
+        return self.memoised(("setters", cls.path, cls.name, cls.chunk), lambda: self._setters(cls))
+
+    def _setters(self, cls: Class) -> list[tuple[Class, dict]]:
+        found = []
+        for each in self.lineage(cls)[0]:
+            if isinstance(each, Class):
+                names = {}
+                for position, statement in enumerate(each.node(self.world.chunks).body):
+                    if isinstance(statement, ast.FunctionDef) and (
+                        statement.name == "__setattr__" or any("setter" in ast.unparse(d) for d in statement.decorator_list)
+                    ):
+                        names[statement.name] = lambda node, p=position: node.body[p]
+                if names:
+                    found.append((each, names))
+        return found
+
+
+def _member_names(statement: ast.stmt) -> set[str]:
+    if isinstance(statement, (ast.FunctionDef, ast.ClassDef, ast.AsyncFunctionDef)):
+        return {statement.name}
+    if isinstance(statement, ast.AnnAssign):
+        return {statement.target.id} if isinstance(statement.target, ast.Name) and statement.value is not None else set()
+    return touched_names(statement)
+
+
+def _same_class(a: Any, b: Any) -> bool:
+    return same(a, b) or (isinstance(a, Class) and isinstance(b, Class) and a is b)
+
+
+def _is_generic(base: ast.expr) -> bool:
+    return isinstance(base, ast.Subscript) and ast.unparse(base.value).split(".")[-1] in ("Generic", "Protocol")
+
+
+def _kind_of(owner: Any) -> type:
+    return owner.kind if isinstance(owner, Container) else type(owner)

@@ -1,0 +1,79 @@
+"""The evaluator: runs a recipe's source over values that may be unknown. Nothing of the repository is executed."""
+
+from __future__ import annotations
+
+import ast
+from typing import Any
+
+from bisect_recompute.differ.recipes.calls import Calls
+from bisect_recompute.differ.recipes.classes import Classes
+from bisect_recompute.differ.recipes.expressions import Expressions
+from bisect_recompute.differ.recipes.library import Library
+from bisect_recompute.differ.recipes.modules import Modules
+from bisect_recompute.differ.recipes.state import Exhausted, Imprecise, Raised, State
+from bisect_recompute.differ.recipes.statements import Statements
+from bisect_recompute.differ.recipes.values import MISSING, Func
+from bisect_recompute.differ.recipes.world import World
+
+
+class _Handlers(dict):
+    def __missing__(self, kind):
+        def refuse(frame, node):
+            raise Imprecise(f"{kind.__name__} expression")
+
+        return refuse
+
+
+class Failed(Exception):
+    """The function could not be evaluated. The message says why."""
+
+
+class Interpreter(Statements, Expressions, Calls, Classes, Library, Modules, State):
+    def __init__(self, world: World):
+        super().__init__()
+        self.world = world
+        self.deps: dict = {}
+        self.memos: dict = {}
+        self.in_progress: set = set()
+        self.names_of: dict = {}
+        self.generators: dict = {}
+        self.steps = 0
+        self.depth = 0
+        self.depth_cut = False
+        self.statements = {getattr(ast, n[3:]): getattr(self, n) for n in dir(self) if n.startswith("do_") and hasattr(ast, n[3:])}
+        self.statements[ast.Nonlocal] = self.do_Global
+        self.expressions = _Handlers(
+            {getattr(ast, n[3:]): getattr(self, n) for n in dir(self) if n.startswith("ev_") and hasattr(ast, n[3:])}
+        )
+        self.library = self.make_library()
+
+    def evaluate(self, run) -> tuple[Any, dict]:
+        """(what ``run`` makes of the evaluation, its dependencies). Effects are undone. Raises Failed."""
+        self.deps, self.steps, self.depth, self.trail = {}, 0, 0, []
+        self.shared = self.may_raise = self.globals_changed = self.depth_cut = False
+        self.in_progress.clear()
+        self.serial += 1
+        self.lowest_write = 1 << 60
+        try:
+            return run(), self.deps
+        except Raised as error:
+            kind = getattr(error.kind, "__name__", str(error.kind))
+            raise Failed(f"running it raises {kind}{': ' + error.text if error.text else ''}") from None
+        except Imprecise as error:
+            raise Failed(error.reason) from None
+        except Exhausted:
+            raise Failed("it takes too many steps") from None
+        except RecursionError:
+            raise Failed("it is nested too deeply") from None
+        finally:
+            self.undo(0)
+
+    def call_recipe(self, path: str, name: str, kwargs: dict) -> Any:
+        slot = self.symbol(path, name)
+        if slot is MISSING:
+            raise Raised(NameError, name)
+        return self.call(slot[0], [], kwargs)
+
+    def is_function(self, path: str, name: str) -> bool:
+        slot = self.symbol(path, name)
+        return slot is not MISSING and isinstance(slot[0], Func)

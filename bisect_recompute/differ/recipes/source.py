@@ -1,0 +1,296 @@
+"""One file's source, split into top-level chunks that are parsed once each, however many revisions repeat them."""
+
+from __future__ import annotations
+
+import ast
+import re
+import warnings
+from dataclasses import dataclass, field
+from hashlib import blake2b
+
+# A line that may begin a top-level statement. `else`, `except` and the like continue one.
+_BOUNDARY = re.compile(r"^(?!(?:else|elif|except|finally)\b)[A-Za-z_@\"'\[({*]", re.MULTILINE)
+_INIT_NAMES = (
+    "__init__", "__new__", "__post_init__", "__setattr__", "__getattr__", "__getattribute__", "__init_subclass__",
+    "__call__", "__bool__", "__len__", "__eq__", "__delattr__",
+)
+_MERGES = 8
+_FLAGS = ast.PyCF_ONLY_AST
+
+
+def digest(text: str) -> str:
+    return blake2b(text.encode("utf-8", "surrogatepass"), digest_size=12).hexdigest()
+
+
+@dataclass(frozen=True)
+class Binding:
+    """That statement ``index`` of chunk ``chunk`` binds a name, and a fingerprint of what it binds it to."""
+
+    chunk: str
+    index: int
+    kind: str
+    """class, def, import, star, value"""
+    fingerprint: str
+
+
+@dataclass
+class Chunk:
+    """What a piece of source binds, without its syntax tree (that is parsed again when it is evaluated)."""
+
+    text: str
+    bindings: list[tuple[str, Binding]] = field(default_factory=list)
+    members: dict[str, dict[str, str]] = field(default_factory=dict)
+    """Class name -> member name -> fingerprint; "" is the class's head and what decides how instances are made."""
+
+
+@dataclass
+class SourceFile:
+    """The top-level statements of one blob, in order."""
+
+    blob: str
+    places: list[tuple[str, int]]
+    """(chunk id, line of the file on which the chunk starts, 1-based), in source order."""
+    bindings: dict[str, list[tuple[int, Binding]]]
+    """Name -> (place, binding) in order; "*" for star imports."""
+    members: dict[str, dict[str, str]]
+    broken: str | None = None
+    """Why the file does not parse."""
+
+    def line(self, chunk: str, line: int) -> int:
+        """Line of the file for line ``line`` of a chunk; 0 where the chunk is not in this version of the file."""
+        for identity, start in self.places:
+            if identity == chunk:
+                return start + line - 1
+        return 0
+
+    def fingerprint(self, name: str) -> str:
+        """Changes whenever the meaning of the name in this file may change, imported modules aside."""
+        if self.broken:
+            return f"broken:{self.blob}"
+        found = self.bindings.get(name)
+        if not found:
+            return "star:" + ",".join(b.fingerprint for _, b in self.bindings.get("*", ()))
+        if len(found) == 1:
+            return found[0][1].fingerprint
+        return digest(",".join(b.fingerprint for _, b in found))
+
+    def member(self, owner: str, name: str) -> str:
+        return f"broken:{self.blob}" if self.broken else self.members.get(owner, {}).get(name, "")
+
+
+class Chunks:
+    """All chunks seen so far, by content."""
+
+    def __init__(self, tree_budget: int = 3_000_000):
+        self._chunks: dict[str, Chunk] = {}
+        self._trees: dict[str, list[ast.stmt]] = {}
+        self._kept = 0
+        self._budget = tree_budget
+
+    def split(self, blob: str, content: bytes | None) -> SourceFile:
+        if content is None:
+            return SourceFile(blob, [], {}, {}, "the clone lacks this file")
+        try:
+            text = content.decode("utf-8-sig")
+        except UnicodeDecodeError:
+            return SourceFile(blob, [], {}, {}, "the file is not UTF-8")
+        text = text.replace("\r\n", "\n").replace("\r", "\n").replace("\f", " ")
+        try:
+            places = self._split(text)
+        except _Unparsable as error:
+            return SourceFile(blob, [], {}, {}, f"the file does not parse: {error}")
+        bindings: dict[str, list[tuple[int, Binding]]] = {}
+        members: dict[str, dict[str, str]] = {}
+        for place, (identity, _) in enumerate(places):
+            chunk = self._chunks[identity]
+            for name, binding in chunk.bindings:
+                bindings.setdefault(name, []).append((place, binding))
+            members.update(chunk.members)
+        return SourceFile(blob, places, bindings, members)
+
+    def statement(self, chunk: str, index: int) -> ast.stmt:
+        return self.tree(chunk)[index]
+
+    def tree(self, chunk: str) -> list[ast.stmt]:
+        tree = self._trees.get(chunk)
+        if tree is None:
+            text = self._chunks[chunk].text
+            tree = self._trees[chunk] = _parse(text)
+            self._kept += len(text)
+            while self._kept > self._budget and len(self._trees) > 1:
+                oldest = next(iter(self._trees))
+                del self._trees[oldest]
+                self._kept -= len(self._chunks[oldest].text)
+        return tree
+
+    def _split(self, text: str) -> list[tuple[str, int]]:
+        starts = [m.start() for m in _BOUNDARY.finditer(text)]
+        ends = starts[1:] + [len(text)]
+        places: list[tuple[str, int]] = []
+        line, counted, i = 1, 0, 0
+        while i < len(starts):
+            for j in range(i, min(i + _MERGES, len(ends))):
+                piece = text[starts[i] : ends[j]].rstrip() + "\n"
+                if self._add(piece):
+                    break
+            else:
+                return self._split_by_tree(text)
+            line += text.count("\n", counted, starts[i])
+            counted = starts[i]
+            places.append((digest(piece), line))
+            i = j + 1
+        return places
+
+    def _split_by_tree(self, text: str) -> list[tuple[str, int]]:
+        """The slow way, for files with code-like text at the left margin of strings."""
+        lines = text.split("\n")
+        places = []
+        for node in _parse(text):
+            first = min([node.lineno, *(d.lineno for d in getattr(node, "decorator_list", []))])
+            piece = "\n".join(lines[first - 1 : node.end_lineno]) + "\n"
+            if not self._add(piece):
+                # Two statements on one line: keep the whole file as one chunk.
+                if not self._add(text + "\n"):
+                    raise _Unparsable("cannot be split into statements")
+                return [(digest(text + "\n"), 1)]
+            places.append((digest(piece), first))
+        return places
+
+    def _add(self, piece: str) -> bool:
+        identity = digest(piece)
+        if identity not in self._chunks:
+            try:
+                tree = _parse(piece)
+            except _Unparsable:
+                return False
+            self._chunks[identity] = _describe(identity, piece, tree)
+        return True
+
+
+class _Unparsable(Exception):
+    pass
+
+
+def _parse(text: str) -> list[ast.stmt]:
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return compile(text, "<recipe>", "exec", _FLAGS, dont_inherit=True).body
+    except SyntaxError as error:
+        raise _Unparsable(f"{error.msg} (line {error.lineno})") from None
+    except (ValueError, RecursionError, MemoryError, OverflowError) as error:
+        raise _Unparsable(type(error).__name__) from None
+
+
+def _describe(identity: str, text: str, tree: list[ast.stmt]) -> Chunk:
+    chunk = Chunk(text)
+    lines = text.split("\n")
+
+    def source(node: ast.AST) -> str:
+        first = min([node.lineno, *(d.lineno for d in getattr(node, "decorator_list", []))])
+        return "\n".join(lines[first - 1 : node.end_lineno])
+
+    for index, node in enumerate(tree):
+        for name, kind, fingerprint in _bound(node, source):
+            chunk.bindings.append((name, Binding(identity, index, kind, fingerprint)))
+        if isinstance(node, ast.ClassDef):
+            chunk.members[node.name] = _members(node, source)
+    return chunk
+
+
+def _bound(node: ast.stmt, source) -> list[tuple[str, str, str]]:
+    """(name, kind, fingerprint) of what a top-level statement binds or changes."""
+    if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+        return [(node.name, "def", digest(source(node)))]
+    if isinstance(node, ast.ClassDef):
+        # Only the head: what an evaluation reads of the members is recorded member by member.
+        return [(node.name, "class", "class:" + _head(node, source))]
+    if isinstance(node, ast.Import):
+        return [
+            (a.asname or a.name.split(".")[0], "import", digest(f"import {a.name} as {a.asname}")) for a in node.names
+        ]
+    if isinstance(node, ast.ImportFrom):
+        origin = "." * node.level + (node.module or "")
+        return [
+            ("*", "star", digest(f"star {origin}"))
+            if a.name == "*"
+            else (a.asname or a.name, "import", digest(f"from {origin} import {a.name}"))
+            for a in node.names
+        ]
+    text = digest(source(node))
+    return [(name, "value", text) for name in sorted(touched_names(node))]
+
+
+def _head(node: ast.ClassDef, source) -> str:
+    return digest(
+        "\n".join([*map(ast.unparse, node.decorator_list), *map(ast.unparse, node.bases),
+                   *(ast.unparse(k.value) for k in node.keywords)])
+    )
+
+
+def _members(node: ast.ClassDef, source) -> dict[str, str]:
+    members: dict[str, str] = {}
+    shape = [_head(node, source)]
+    for statement in node.body:
+        names = [statement.name] if hasattr(statement, "name") else sorted(touched_names(statement))
+        text = source(statement)
+        for name in names:
+            members[name] = digest(members.get(name, "") + text)
+        if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name):
+            value = statement.value
+            calls = isinstance(value, ast.Call)
+            shape.append(
+                f"{statement.target.id}:{'=' if value is not None else ''}{ast.unparse(value) if calls else ''}"
+                f"{'ClassVar' if 'ClassVar' in ast.unparse(statement.annotation) else ''}"
+                f"{'InitVar' if 'InitVar' in ast.unparse(statement.annotation) else ''}"
+                f"{'KW_ONLY' if 'KW_ONLY' in ast.unparse(statement.annotation) else ''}"
+            )
+        elif names and names[0] in _INIT_NAMES:
+            shape.append(text)
+        elif isinstance(statement, ast.FunctionDef) and statement.decorator_list:
+            if any("setter" in ast.unparse(d) or "property" in ast.unparse(d) for d in statement.decorator_list):
+                shape.append(f"property {statement.name}")
+    members[""] = digest("\n".join(shape))
+    return members
+
+
+def touched_names(node: ast.AST) -> set[str]:
+    """Names that a statement binds, deletes, or whose object it may change in place."""
+    names: set[str] = set()
+    for child in _walk(node):
+        if isinstance(child, ast.Name) and not isinstance(child.ctx, ast.Load):
+            names.add(child.id)
+        elif isinstance(child, (ast.Attribute, ast.Subscript)) and not isinstance(child.ctx, ast.Load):
+            names.update(_root(child))
+        elif isinstance(child, (ast.FunctionDef, ast.ClassDef, ast.AsyncFunctionDef)):
+            names.add(child.name)
+        elif isinstance(child, ast.alias):
+            names.add("*" if child.name == "*" else child.asname or child.name.split(".")[0])
+        elif isinstance(child, ast.Expr) and isinstance(child.value, ast.Call):
+            call = child.value
+            if isinstance(call.func, ast.Attribute):
+                names.update(_root(call.func))
+            for argument in call.args:
+                names.update(_root(argument))
+        elif isinstance(child, ast.ExceptHandler) and child.name:
+            names.add(child.name)
+    return names
+
+
+def _root(node: ast.AST) -> set[str]:
+    while isinstance(node, (ast.Attribute, ast.Subscript, ast.Starred)):
+        node = node.value
+    return {node.id} if isinstance(node, ast.Name) else set()
+
+
+def _walk(node: ast.AST):
+    """Like ast.walk, without entering the bodies of functions and classes (their names are not the module's)."""
+    todo = [node]
+    while todo:
+        child = todo.pop()
+        yield child
+        if child is not node and isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)):
+            continue
+        if child is node and isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+            continue
+        todo.extend(ast.iter_child_nodes(child))
