@@ -13,6 +13,9 @@ from bisect_recompute.differ.recipes.values import (
 )
 
 MAX_DEPTH = 50
+_SAFE_DECORATORS = frozenset(
+    "setter getter override lru_cache cache wraps abstractmethod overload final no_grad inference_mode".split()
+)
 # Outside code that does not change the objects it is given.
 _HARMLESS = (
     "logging", "warnings", "os", "re", "math", "json", "pathlib", "typing", "torch", "transformers", "builtins", "sys",
@@ -130,16 +133,22 @@ class Calls:
             [(self.eval(frame, d), self.origin_of(frame, d)) for d in arguments.defaults],
             [None if d is None else (self.eval(frame, d), self.origin_of(frame, d)) for d in arguments.kw_defaults],
         )
-        for decorator in getattr(node, "decorator_list", []):
-            name = ast.unparse(decorator.func if isinstance(decorator, ast.Call) else decorator).split(".")[-1]
-            if name in ("property", "staticmethod", "classmethod", "cached_property"):
-                made.decorated = "property" if name == "cached_property" else name
-            elif name not in ("setter", "override", "lru_cache", "cache", "wraps", "abstractmethod", "no_grad", "deprecated",
-                              "experimental_fn", "experimental_api", "overload", "final"):
-                return Unknown(f"{made.name} has decorator {name}")
-            elif name in ("wraps",):
-                continue
-        return made
+        value: Any = made
+        for decorator in reversed(getattr(node, "decorator_list", [])):
+            value = self._decorate(frame, decorator, made, value)
+        return value
+
+    def _decorate(self, frame: Frame, decorator: ast.expr, made: Func, value: Any) -> Any:
+        name = ast.unparse(decorator.func if isinstance(decorator, ast.Call) else decorator).split(".")[-1]
+        if name in ("property", "staticmethod", "classmethod", "cached_property"):
+            made.decorated = "property" if name == "cached_property" else name
+            return value
+        if name in _SAFE_DECORATORS:
+            return value
+        applied = self.eval(frame, decorator)
+        if isinstance(applied, (External, Unknown)):
+            return Unknown(f"{made.name} has decorator {name}, which is not followed")
+        return self.call(applied, [(value, None)], {})
 
     def call_function(self, func: Func, args: list, kwargs: dict) -> Any:
         key = self._memo_key(func, args, kwargs)

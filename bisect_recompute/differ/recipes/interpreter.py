@@ -35,6 +35,8 @@ class Interpreter(Statements, Expressions, Calls, Classes, Library, Modules, Sta
         self.deps: dict = {}
         self.memos: dict = {}
         self.in_progress: set = set()
+        self.partial: dict = {}
+        """(path, name) -> slot of a registry while the statements that fill it are evaluated."""
         self.names_of: dict = {}
         self.generators: dict = {}
         self.steps = 0
@@ -52,6 +54,7 @@ class Interpreter(Statements, Expressions, Calls, Classes, Library, Modules, Sta
         self.deps, self.steps, self.depth, self.trail = {}, 0, 0, []
         self.shared = self.may_raise = self.globals_changed = self.depth_cut = False
         self.in_progress.clear()
+        self.partial.clear()
         self.serial += 1
         self.lowest_write = 1 << 60
         try:

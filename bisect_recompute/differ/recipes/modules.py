@@ -117,6 +117,8 @@ class Modules:
 
     def symbol(self, path: str, name: str, limit: Optional[int] = None) -> Any:
         """Slot of a top-level name after the module's statements before place ``limit`` (all), or MISSING."""
+        if (path, name) in self.partial:
+            return self.partial[path, name]
         return self.memoised(("symbol", path, name, limit), lambda: self._symbol(path, name, limit))
 
     def _symbol(self, path: str, name: str, limit: Optional[int]) -> Any:
@@ -158,15 +160,23 @@ class Modules:
             frame = Frame(path, chunk, limit=(place, binding.index))
             if slot is not MISSING:
                 frame.locals[name] = slot
+                if binding.kind == "effect":
+                    self.partial[path, name] = slot
             try:
                 self.module_statement(frame, node, name)
-                slot = frame.locals.get(name, slot)
+                if binding.kind != "effect":
+                    slot = frame.locals.get(name, slot)
+                if binding.kind == "def":
+                    # What a decorator does to other names is evaluated with those names.
+                    self.undo(0)
             except Raised as error:
                 slot = (Unknown(f"{path}: importing it raises {_kind(error)}"), None, False)
             except Imprecise as error:
                 slot = (Unknown(f"{path}: {error.reason}"), None, False)
             except RecursionError:
                 slot = (Unknown(f"{path}: nested too deeply"), None, False)
+            finally:
+                self.partial.pop((path, name), None)
         return slot
 
     def module_statement(self, frame: Frame, node: ast.stmt, name: str) -> None:

@@ -14,6 +14,7 @@ _INIT_NAMES = (
     "__init__", "__new__", "__post_init__", "__setattr__", "__getattr__", "__getattribute__", "__init_subclass__",
     "__call__", "__bool__", "__len__", "__eq__", "__delattr__",
 )
+_CHANGING = ("append", "extend", "insert", "update", "setdefault", "add", "pop", "remove", "clear")
 _MERGES = 8
 _FLAGS = ast.PyCF_ONLY_AST
 
@@ -41,6 +42,10 @@ class Chunk:
     bindings: list[tuple[str, Binding]] = field(default_factory=list)
     members: dict[str, dict[str, str]] = field(default_factory=dict)
     """Class name -> member name -> fingerprint; "" is the class's head and what decides how instances are made."""
+    changers: dict[str, set[str]] = field(default_factory=dict)
+    """Function name -> names of the module whose objects it changes: a registry and its decorator."""
+    callers: list[tuple[Binding, set[str]]] = field(default_factory=list)
+    """Statements that call functions when the module is imported, and the names of those."""
 
 
 @dataclass
@@ -106,7 +111,20 @@ class Chunks:
             for name, binding in chunk.bindings:
                 bindings.setdefault(name, []).append((place, binding))
             members.update(chunk.members)
+        self._add_registrations(places, bindings)
         return SourceFile(blob, places, bindings, members)
+
+    def _add_registrations(self, places, bindings) -> None:
+        """Binds a name also where a function that changes its object is called at module level."""
+        chunks = [self._chunks[identity] for identity, _ in places]
+        changers = {name: names for chunk in chunks for name, names in chunk.changers.items()}
+        if not changers:
+            return
+        for place, chunk in enumerate(chunks):
+            for binding, called in chunk.callers:
+                for name in set().union(*(changers.get(function, ()) for function in called)) & bindings.keys():
+                    bindings[name].append((place, binding))
+                    bindings[name].sort(key=lambda entry: (entry[0], entry[1].index))
 
     def statement(self, chunk: str, index: int) -> ast.stmt:
         return self.tree(chunk)[index]
@@ -195,7 +213,39 @@ def _describe(identity: str, text: str, tree: list[ast.stmt]) -> Chunk:
             chunk.bindings.append((name, Binding(identity, index, kind, fingerprint)))
         if isinstance(node, ast.ClassDef):
             chunk.members[node.name] = _members(node, source)
+        if isinstance(node, ast.FunctionDef):
+            changed = _changed_globals(node)
+            if changed:
+                chunk.changers[node.name] = changed
+        called = _called_on_import(node)
+        if called:
+            chunk.callers.append((Binding(identity, index, "effect", digest(source(node))), called))
     return chunk
+
+
+def _changed_globals(node: ast.FunctionDef) -> set[str]:
+    """Names that are not the function's own and whose objects it changes in place."""
+    own = {a.arg for a in ast.walk(node.args) if isinstance(a, ast.arg)}
+    changed: set[str] = set()
+    for child in ast.walk(node):
+        if isinstance(child, ast.Name) and not isinstance(child.ctx, ast.Load):
+            own.add(child.id)
+        elif isinstance(child, ast.Subscript) and not isinstance(child.ctx, ast.Load):
+            changed |= _root(child)
+        elif isinstance(child, ast.Call) and isinstance(child.func, ast.Attribute) and child.func.attr in _CHANGING:
+            changed |= _root(child.func)
+    return changed - own
+
+
+def _called_on_import(node: ast.stmt) -> set[str]:
+    if isinstance(node, (ast.Import, ast.ImportFrom)):
+        return set()
+    decorators = getattr(node, "decorator_list", [])
+    names = {d.func.id if isinstance(d, ast.Call) else d.id for d in decorators
+             if isinstance(d.func if isinstance(d, ast.Call) else d, ast.Name)}
+    if not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+        names |= {c.func.id for c in _walk(node) if isinstance(c, ast.Call) and isinstance(c.func, ast.Name)}
+    return names
 
 
 def _bound(node: ast.stmt, source) -> list[tuple[str, str, str]]:
