@@ -11,7 +11,7 @@ from bisect_recompute.errors import UsageError
 from bisect_recompute.measurement.journal import Manifest, new_journal, open_journal, read_manifest, read_results
 
 MANIFEST = Manifest(
-    repository="/clone/.git", good="a" * 40, bad="b" * 40, first_parent=True, recipe="tiny", recipe_text="model: {}\n",
+    repository="/clone/.git", good="a" * 40, bad="b" * 40, first_parent=True, recipe="tiny", recipe_spec="recipes/tiny.yaml", recipe_text="model: {}\n",
     recipe_function=False, probe="simulate", metric="any", direction="worse", memory_threshold=1.0, throughput_threshold=5.0,
     timeout=120.0, versions={"torch": "2.13.0"},
 )

@@ -37,6 +37,8 @@ class Manifest:
     first_parent: bool
     recipe: str
     """Name to show."""
+    recipe_spec: str
+    """As it was given in the call."""
     recipe_text: str
     """The recipe's YAML as it was when the run began, or ``module:function``."""
     recipe_function: bool
@@ -48,6 +50,8 @@ class Manifest:
     throughput_threshold: float
     timeout: float
     """Seconds that one probe may take."""
+    reproduce: str = ""
+    """A command line that repeats the run."""
     versions: dict[str, str] = field(default_factory=dict)
     """bisect-recompute, python and the packages that probes execute."""
 
@@ -67,11 +71,16 @@ class Journal:
         self._file = _append_to(out / PROBES)
 
     def append(self, result: ProbeResult) -> None:
-        """On disk (fsync) when it returns. Thread-safe. Raises UsageError when the disk is full."""
+        """On disk (fsync) when it returns. Thread-safe; what comes after ``close`` is dropped.
+
+        Raises UsageError when the disk is full.
+        """
         line = {"commit": result.revision, "environment": self.manifest.environment}
         line |= _RESULT.dump_python(result, mode="json")
         data = (json.dumps(line) + "\n").encode()
         with self._lock:
+            if self._file.closed:
+                return
             try:
                 self._file.write(data)
                 self._file.flush()
@@ -81,7 +90,8 @@ class Journal:
             self.results[result.revision] = result
 
     def close(self) -> None:
-        self._file.close()
+        with self._lock:
+            self._file.close()
 
 
 @contextmanager

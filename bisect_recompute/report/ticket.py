@@ -56,10 +56,10 @@ def title(verdict: Verdict) -> str:
     return {"no-shift": "no shift between the endpoints", "endpoint-failed": "an endpoint cannot be probed"}[verdict.outcome]
 
 
-def summary(verdict: Verdict) -> str:
+def summary(verdict: Verdict) -> list[str]:
     """The reason where no commit is named."""
     kind = "failure" if verdict.outcome == "endpoint-failed" else "endpoints"
-    return "; ".join(text.plain(e.text, 400) for e in verdict.evidence if e.kind == kind)
+    return [text.plain(e.text, 400) for e in verdict.evidence if e.kind == kind]
 
 
 def metric_rows(verdict: Verdict) -> list[dict]:
@@ -76,8 +76,8 @@ def metric_rows(verdict: Verdict) -> list[dict]:
 def probe_count(verdict: Verdict) -> str:
     p = verdict.probes
     parts = [f"{p.run} probe{'s' * (p.run != 1)} in {p.seconds:.1f} s"]
-    parts += [f"{p.reused} answered by equal code"] * bool(p.reused) + [f"{p.skipped} skipped"] * bool(p.skipped)
-    return ", ".join(parts)
+    parts += [f"{p.reused} commit{'s' * (p.reused != 1)} answered by equal code"] * bool(p.reused)
+    return ", ".join(parts + [f"{p.skipped} skipped"] * bool(p.skipped))
 
 
 def _change(m: Metric) -> str:

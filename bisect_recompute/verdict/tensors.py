@@ -43,7 +43,7 @@ def _surplus(before, after, before_line, after_line) -> list[Tensor]:
                 file, line, each = places[kind, origin]
                 module, shape, dtype = kind
                 found.append(Tensor(module=module, shape=list(shape), dtype=dtype, bytes=round(each * count), count=count,
-                                    file=file, line=line))
+                                    file=file, line=line, source=origin[1]))
     return found
 
 

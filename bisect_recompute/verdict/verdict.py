@@ -71,6 +71,7 @@ class Tensor(_Part):
     count: int
     file: str
     line: int
+    source: str = Field("", description="Text of that line, where it could be read")
 
 
 class Counterfactual(_Part):

@@ -1,0 +1,152 @@
+"""The main job: endpoints, search, findings. Everything it measures goes through the journal."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable, Iterable
+
+from bisect_recompute.cli.measurer import Measurer, Recorder
+from bisect_recompute.cli.plan import Plan
+from bisect_recompute.differ.evidence import CommitChanges, recompute_changes, weight
+from bisect_recompute.driver.loop import Event, ProbeFinished, ProbeStarted, Reused, bisect
+from bisect_recompute.driver.search import Search, Side
+from bisect_recompute.measurement.journal import Journal
+from bisect_recompute.measurement.judge import Judge
+from bisect_recompute.measurement.shift import compare
+from bisect_recompute.probe.result import ProbeResult
+from bisect_recompute.verdict.findings import Findings
+
+UNLOADED = 1e-6
+"""Weight of a commit that changes no file which a probe loaded, relative to the others: probed last, never left out."""
+
+
+def investigate(plan: Plan, journal: Journal, measurer: Measurer, jobs: int, on_event: Callable[[Event], None]) -> Findings:
+    """Measures what is not in the journal yet. KeyboardInterrupt goes up, what is finished by then is kept."""
+    recorder = Recorder(measurer, journal, plan.repository.tree)
+    try:
+        return _Investigation(plan, journal, recorder, jobs, on_event).run()
+    finally:
+        recorder.stop()
+
+
+class _Investigation:
+    def __init__(self, plan: Plan, journal: Journal, recorder: Recorder, jobs: int, on_event):
+        self.plan, self.journal, self.recorder, self.jobs, self.on_event = plan, journal, recorder, jobs, on_event
+        self.results: dict[int, ProbeResult] = {}
+        self.sides: dict[int, Side] = {}
+        self.changes: list[CommitChanges] = []
+
+    def run(self) -> Findings:
+        self._measure_endpoints()
+        good, bad = self.results[-1], self.results[self.plan.last]
+        shifts = compare(good, bad, self.plan.recipe.thresholds, self.plan.manifest.metric, self.plan.manifest.direction)
+        measured = all(end.status in ("ok", "oom") for end in (good, bad))
+        if not measured or not any(shift.shifted for shift in shifts.values()):
+            return self._findings()
+        self.sides |= {-1: "good", self.plan.last: "bad"}
+        return self._search(Judge(shifts))
+
+    def _measure_endpoints(self) -> None:
+        missing = []
+        for index in (-1, self.plan.last):
+            result = self.recorder.known(self.plan.commit(index).sha)
+            if result is None:
+                missing.append(index)
+            else:
+                self._endpoint(Reused(index, result, _end(index)))
+        answers = self._start(missing)
+        # The differ and the file lists of all commits are ready by the time that the probes are.
+        self.changes = recompute_changes(self.plan.repository, self.plan.range.commits)
+        for commit in self.plan.range.commits:
+            self.plan.repository.tree(commit.sha)
+        for index, result in answers:
+            self._endpoint(ProbeFinished(index, result, _end(index)))
+
+    def _endpoint(self, event) -> None:
+        self.results[event.index] = event.result
+        self.on_event(event)
+
+    def _start(self, indices: list[int]) -> Iterable[tuple[int, ProbeResult]]:
+        """Measures at once as far as ``jobs`` allows; the answers as they come."""
+        done: queue.SimpleQueue = queue.SimpleQueue()
+        todo = list(indices)
+
+        def work():
+            while todo:
+                index = todo.pop()
+                try:
+                    done.put((index, self.recorder.measure(self.plan.commit(index).sha), None))
+                except BaseException as error:
+                    done.put((index, None, error))
+
+        for index in indices:
+            self.on_event(ProbeStarted(index))
+        for _ in indices[: self.jobs]:
+            # Daemon: an interrupted run must not wait at exit for a probe that nobody reads.
+            threading.Thread(target=work, daemon=True).start()
+        return (_answer(done.get()) for _ in indices)
+
+    def _search(self, judge: Judge) -> Findings:
+        search = Search(self._weights(), self.plan.range.parents())
+        self.results |= bisect(
+            search, lambda index: self.recorder.measure(self.plan.commit(index).sha), judge.side,
+            lambda index: self.recorder.known(self.plan.commit(index).sha), self.jobs, self._note,
+        )
+        if search.culprit is None:
+            return self._findings(suspects=tuple(search.suspects))
+        return self._findings(culprit=search.culprit, last_good=self._last_good(search.culprit, judge),
+                              suspects=(search.culprit,))
+
+    def _weights(self) -> list[float]:
+        changed = self.plan.repository.changes_in(self.plan.range.commits)
+        loaded: set[str] = set()
+        for result in self.results.values():
+            if result.provenance:
+                loaded |= result.provenance.modules.keys() | set(result.provenance.absent)
+        return [
+            weight(changes) * (1.0 if not loaded or any(p.path in loaded for p in changed[changes.commit.sha]) else UNLOADED)
+            for changes in self.changes
+        ]
+
+    def _note(self, event: Event) -> None:
+        if isinstance(event, (ProbeFinished, Reused)):
+            self.sides[event.index] = event.side
+        self.on_event(event)
+
+    def _last_good(self, culprit: int, judge: Judge) -> int:
+        """The culprit's first parent in the range, measured: among merges its being good can have been inferred."""
+        index = next(iter(self.plan.range.parents()[culprit]), -1)
+        if index not in self.results:
+            sha = self.plan.commit(index).sha
+            result = self.recorder.known(sha)
+            if result is None:
+                self.on_event(ProbeStarted(index))
+                result = self.recorder.measure(sha)
+            self.results[index] = result
+            self._note(ProbeFinished(index, result, judge.side(result)))
+        return index
+
+    def _findings(self, **found) -> Findings:
+        return Findings(
+            range=self.plan.range, first_parent=self.plan.manifest.first_parent, recipe=self.plan.recipe,
+            metric=self.plan.manifest.metric, direction=self.plan.manifest.direction, results=self.results,
+            sides=self.sides, probes_run=tuple(self.journal.results.values()), changes=tuple(self.changes),
+            source_line=self._source_line, reproduce=self.plan.manifest.reproduce, versions=self.plan.manifest.versions, **found,
+        )
+
+    def _source_line(self, sha: str, file: str, line: int) -> str | None:
+        blob = self.plan.repository.tree(sha).get(file)
+        lines = (self.plan.repository.read_blob(blob) or b"").splitlines() if blob else []
+        return lines[line - 1].decode("utf-8", "replace") if 0 < line <= len(lines) else None
+
+
+def _end(index: int) -> Side:
+    return "good" if index < 0 else "bad"
+
+
+def _answer(item) -> tuple[int, ProbeResult]:
+    index, result, error = item
+    if error is not None:
+        raise error
+    return index, result

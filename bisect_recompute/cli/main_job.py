@@ -1,0 +1,72 @@
+"""Runs a plan to its verdict and shows it: what ``run``, ``resume`` and ``demo`` share."""
+
+from __future__ import annotations
+
+import shlex
+import signal
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+
+import click
+
+from bisect_recompute.cli import final
+from bisect_recompute.cli.investigation import investigate
+from bisect_recompute.cli.measurer import Measurer
+from bisect_recompute.cli.plan import Plan
+from bisect_recompute.cli.screen import screen
+from bisect_recompute.measurement.journal import Journal
+from bisect_recompute.report.files import write_files
+from bisect_recompute.verdict.decide import decide
+
+
+def work(plan: Plan, opened: AbstractContextManager[Journal], jobs: int, as_json: bool, quiet: bool) -> int:
+    """The exit code. Ctrl-C, SIGTERM and SIGHUP end it with 130; its folder is then ready for ``resume``."""
+    out = None
+    try:
+        with interruptible(), opened as journal:
+            out = journal.out
+            manifest = plan.manifest
+            with Measurer(plan.repository, plan.recipe, manifest.recipe_spec, manifest.timeout) as measurer:
+                with screen(plan, jobs, quiet) as progress:
+                    findings = investigate(plan, journal, measurer, jobs, progress.on_event)
+            verdict = decide(findings)
+            files = write_files(out, findings, verdict)
+    except KeyboardInterrupt:
+        if out is not None:
+            click.echo(f"stopped, nothing is lost; go on with: bisect-recompute resume {shlex.quote(str(out))}", err=True)
+        return 130
+    if as_json:
+        final.show_json(verdict)
+    else:
+        final.show(verdict, out, files)
+    if verdict.outcome == "endpoint-failed":
+        _say_why(findings, out)
+    return final.exit_code(verdict)
+
+
+def _say_why(findings, out: Path) -> None:
+    ends = {"good": findings.results[-1], "bad": findings.results[findings.last]}
+    failed = {name: end for name, end in ends.items() if end.status not in ("ok", "oom")}
+    said = {(end.status, end.stage, end.reason) for end in failed.values()}
+    names = "both endpoints cannot be probed, the same way" if len(failed) == 2 and len(said) == 1 else None
+    for name, end in failed.items():
+        what = names or f"the {name} endpoint {end.revision[:10]} cannot be probed"
+        reason = f"{end.status} at {end.stage}: {final.plain(end.reason, 400)}"
+        click.echo(f"error: {what}: {reason}; log: {out / (end.log or 'logs')}", err=True)
+        if names:
+            break
+
+
+@contextmanager
+def interruptible() -> Iterator[None]:
+    """A polite kill and a closed terminal are an interrupt like Ctrl-C."""
+    def interrupt(number, frame):
+        raise KeyboardInterrupt
+
+    before = {number: signal.signal(number, interrupt) for number in (signal.SIGTERM, signal.SIGHUP)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
