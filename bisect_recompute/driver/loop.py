@@ -58,7 +58,7 @@ def bisect(
     jobs: int = 1,
     on_event: Callable[[Event], None] = lambda event: None,
 ) -> dict[int, R]:
-    """Probes until the search is finished; returns the results used, by candidate.
+    """Probes until the search is finished; returns every answer taken in, by candidate.
 
     ``probe`` runs in threads, up to ``jobs`` at once, a new one as soon as one ends; everything else is called in the
     calling thread. ``known`` is asked about every suspect before each new probe. An exception of a callable, and
@@ -85,7 +85,7 @@ class _Run:
     def reuse(self) -> None:
         """Takes in what is known without a probe, as far as it narrows the search."""
         found = {}
-        for index in self.search.suspects:
+        for index in self.search.suspects[:-1]:  # The last one is known to be bad.
             if index not in self.results and index not in self.running:
                 result = self.known(index)
                 if result is not None:

@@ -25,7 +25,11 @@ class Search:
             raise ValueError("weights must be positive and finite")
         self._weights = [float(w) for w in weights]
         count = len(weights)
-        self._parents = [(i - 1,) if i else () for i in range(count)] if parents is None else [tuple(p) for p in parents]
+        if parents is None:
+            parents = [(i - 1,) if i else () for i in range(count)]
+        if len(parents) != count:
+            raise ValueError("weights and parents must be as many as the candidates")
+        self._parents = [tuple(above) for above in parents]
         # Sets of candidates are the bits of an integer; _upto[i] is i with all its ancestors.
         self._upto: list[int] = []
         for i, above in enumerate(self._parents):
@@ -43,6 +47,8 @@ class Search:
         """Takes in what a probe said. What contradicts earlier answers, or adds nothing to them, is ignored."""
         if side not in ("good", "bad", "skip"):
             raise ValueError(f"side is good, bad or skip, not {side!r}")
+        if not -1 <= index < len(self._weights):
+            raise IndexError(f"there is no candidate {index}")
         if index == -1:
             return
         if side == "skip":

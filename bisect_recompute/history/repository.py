@@ -113,7 +113,7 @@ class Repository:
         asked = "".join(f"{' '.join((c.sha, *c.parents[:1]))}\n" for c in commits)
         raw = self._git.run(
             "diff-tree", "--stdin", "-r", "-z", "--raw", "--root", "--no-abbrev", "--no-renames",
-            "--ignore-submodules=none", "--no-relative", input=asked.encode(),
+            "--ignore-submodules=none", input=asked.encode(),
         )
         current: list[ChangedPath] = []
         fields = iter(raw.split(b"\0")[:-1])
