@@ -30,16 +30,20 @@ def test_wheel_carries_recipes_and_demo_history(wheel):
         assert here and here == {path.name: path.read_bytes() for path in (shipped / folder).iterdir()}
 
 
-def test_recipes_load_from_the_wheel_alone(wheel, tmp_path):
+def test_recipes_and_demo_are_found_from_the_wheel_alone(wheel, tmp_path):
     script = (
-        "import bisect_recompute, bisect_recompute.probe.recipe as r;"
-        "print(bisect_recompute.__file__, r.load_recipe('tiny').model.num_layers, *r.shipped_recipes())"
+        "import bisect_recompute, bisect_recompute.probe.recipe as r, bisect_recompute.cli.demo as d;"
+        "git_dir = d.unpack(d.demo_folder() / 'history.fast-export');"
+        "print(bisect_recompute.__file__, git_dir, r.load_recipe('tiny').model.num_layers, *r.shipped_recipes())"
     )
-    done = subprocess.run([sys.executable, "-c", script], cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(wheel)},
-                          check=True, capture_output=True, text=True)
-    module, layers, *names = done.stdout.split()
+    environment = {**os.environ, "PYTHONPATH": str(wheel), "BISECT_RECOMPUTE_CACHE": str(tmp_path)}
+    done = subprocess.run([sys.executable, "-c", script], cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    module, git_dir, layers, *names = done.stdout.split()
     assert Path(module).is_relative_to(wheel)
     assert layers == "4" and names == ["gpt3-175b", "llama3-70b", "llama3-8b", "tiny"]
+    count = subprocess.run(["git", "-C", git_dir, "rev-list", "--count", "--all"], capture_output=True, text=True)
+    assert count.stdout.strip() == "49"
 
 
 def test_base_install_needs_no_torch(wheel):
