@@ -1,9 +1,10 @@
 """Modules that must import and whose work touches no memory of ours: Triton (a kernel launch only writes into tensors
-that its caller has allocated) and Transformer Engine's ONNX export (never called in training)."""
+that its caller has allocated), Transformer Engine's ONNX export (never called in training), old packaging helpers."""
 
 from __future__ import annotations
 
 import importlib.machinery
+import importlib.util
 import sys
 import types
 
@@ -90,6 +91,10 @@ def install():
     )
     sys.modules["triton"] = triton
     sys.meta_path.insert(0, PlaceholderFinder(["triton"]))
+    if importlib.util.find_spec("pkg_resources") is None:  # left setuptools in 2026; Megatron Core of 2024 imports it
+        import packaging.version
+
+        sys.modules["pkg_resources"] = PlaceholderModule("pkg_resources", packaging=packaging)
     sys.modules["transformer_engine.pytorch.onnx_extensions"] = PlaceholderModule(
         "transformer_engine.pytorch.onnx_extensions"
     )

@@ -313,7 +313,7 @@ def _in_place(*args, **kwargs):
 
 multi_tensor_adam = multi_tensor_adam_param_remainder = multi_tensor_adam_capturable = _in_place
 multi_tensor_adam_capturable_master = multi_tensor_sgd = multi_tensor_scale = _in_place
-multi_tensor_compute_scale_and_scale_inv = multi_tensor_adam_fp8 = _in_place
+multi_tensor_compute_scale_and_scale_inv = multi_tensor_adam_fp8 = multi_tensor_scale_tensor = _in_place
 
 
 def multi_tensor_l2norm(chunk_size, noop_flag, tensor_lists, per_tensor=False):
