@@ -22,12 +22,14 @@ _NEGATED = {
 }
 _ROAD = re.compile(r"\b(?:self|config|cfg|args|model_config|transformer_config)\.(?=[A-Za-z_])")
 _GETATTR = re.compile(r"\bgetattr\((?:[\w.]+), '(\w+)'(?:, [\w.'\"-]+)?\)")
+_APPLY = re.compile(r"\bapply_module\(([\w.]+)\)")
+"""Megatron Core's typed call of a module: nothing but the module at run time."""
 _EQUALS = re.compile(r"^(\w+) == ")
 
 
 def text(node: ast.AST) -> str:
     """Source of ``node`` without the road to a setting: ``self.config.fp8``, ``config.fp8``, ``args.fp8`` are ``fp8``."""
-    return _ROAD.sub("", _GETATTR.sub(r"\1", ast.unparse(node)))
+    return _APPLY.sub(r"\1", _ROAD.sub("", _GETATTR.sub(r"\1", ast.unparse(node))))
 
 
 def when(node: ast.expr, positive: bool = True) -> Condition:
@@ -53,6 +55,9 @@ def _compared(node: ast.Compare, positive: bool) -> Condition:
         pairs = [ast.Compare(sides[i], [op], [sides[i + 1]]) for i, op in enumerate(node.ops)]
         return when(ast.BoolOp(ast.And(), pairs), positive)
     operator, right = node.ops[0], node.comparators[0]
+    if isinstance(right, ast.Constant) and isinstance(right.value, bool) and isinstance(
+            operator, (ast.Is, ast.IsNot, ast.Eq, ast.NotEq)):  # `x is True`, `x == True`: x
+        return when(node.left, positive == right.value == isinstance(operator, (ast.Is, ast.Eq)))
     if isinstance(operator, (ast.In, ast.NotIn)) and isinstance(right, (ast.List, ast.Set, ast.Tuple)):
         right = ast.Tuple(sorted(right.elts, key=ast.unparse), ast.Load())
     operator = operator if positive else _NEGATED[type(operator)]()

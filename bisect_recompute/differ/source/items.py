@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Iterable, Iterator, NamedTuple, Optional
@@ -14,6 +15,7 @@ from bisect_recompute.differ.source.syntax import (
 )
 from bisect_recompute.differ.source.words import NEIGHBOURS, SETTINGS, is_word
 
+_INFERENCE = re.compile(r"inference|decode")
 _DISK = frozenset({"dist_checkpointing", "dcp", "saver", "loader"})
 _SPEECH = frozenset({"print", "warn", "warning", "info", "debug", "print_rank_0", "log_single_rank", "warn_rank_0",
                      "log_on_each_pipeline_stage", "deprecated"})
@@ -50,15 +52,22 @@ Guard = tuple[Test, ...]
 @lru_cache(maxsize=20000)
 def items(chunk: Chunk) -> tuple[Item, ...]:
     """Raises SyntaxError when the block is not Python to this interpreter."""
+    try:
+        body, offset = parsed(chunk)
+        owner = chunk.symbol.rpartition(".")[0] or (chunk.symbol if chunk.in_class else "")
+        return tuple(_Reader(offset).block(body, owner, (), chunk.in_class))
+    except RecursionError as error:
+        raise SyntaxError(str(error)) from None
+
+
+def parsed(chunk: Chunk) -> tuple[list[ast.stmt], int]:
+    """The block's statements, and what to add to their line numbers. Raises SyntaxError."""
     indented = chunk.text[:1] in (" ", "\t")
     try:
         tree = ast.parse(f"if 1:\n{chunk.text}" if indented else chunk.text)
-        body = tree.body[0].body if indented else tree.body
-        owner = chunk.symbol.rpartition(".")[0] or (chunk.symbol if chunk.in_class else "")
-        reader = _Reader(chunk.line - (2 if indented else 1))
-        return tuple(reader.block(body, owner, (), chunk.in_class))
     except (ValueError, RecursionError, MemoryError) as error:
         raise SyntaxError(str(error)) from None
+    return (tree.body[0].body, chunk.line - 2) if indented else (tree.body, chunk.line - 1)
 
 
 class _Reader:
@@ -161,7 +170,7 @@ class _Reader:
 
     def mentions(self, node, roots, symbol, guard: Guard) -> Iterator[Item]:
         """A statement that hands on recompute names, or runs under a condition on one."""
-        if all(_is_speech(root) for root in roots):
+        if all(is_speech(root) for root in roots):
             return
         words = sorted({n for root in roots for n in names(root) if is_word(n)})
         if words:
@@ -238,7 +247,9 @@ def _test(node: ast.expr, positive: bool) -> Test:
 
 
 def _condition(guard: Guard) -> Condition:
-    return both(*(when(test.node, test.positive) for test in guard)) if guard else ALWAYS
+    """Without what only inference asks: training takes that way in any case."""
+    whole = both(*(when(test.node, test.positive) for test in guard)) if guard else ALWAYS
+    return frozenset(clause for clause in whole if not any(_INFERENCE.search(literal) for literal in clause))
 
 
 def _leaves(body: list[ast.stmt]) -> bool:
@@ -256,6 +267,7 @@ def _labels(name: Optional[str], value: ast.expr) -> Optional[tuple[str, list[st
     return ("offload_modules" if offload else "recompute_modules"), sorted(words)
 
 
-def _is_speech(node: ast.AST) -> bool:
+def is_speech(node: ast.AST) -> bool:
+    """True for docstrings, other constants, and calls that only print or log."""
     value = node.value if isinstance(node, ast.Expr) else node
     return isinstance(value, ast.Constant) or isinstance(value, ast.Call) and last(value.func) in _SPEECH

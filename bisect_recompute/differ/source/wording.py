@@ -24,7 +24,8 @@ def describe(before, after) -> list[SourceChange]:
                        ("site", _sites), ("decision", _decisions)):
         out += tell(*roles[role], before, after)
     loud = {(c.file, c.symbol) for c in out}
-    out += _uses(roles["use"], roles["branch"], loud)
+    uses, branches = (tuple([p for p in side if not _vanished(p, after)] for side in roles[r]) for r in ("use", "branch"))
+    out += _uses(uses, branches, loud)
     return out
 
 
@@ -80,6 +81,8 @@ def _defaults(old, new, before, after):
                                           "runs that leave it out change")
         elif name in NEIGHBOURS or owner.split(".")[0] not in (after.names if was else before.names):
             continue
+        elif f"{owner}.{name}" in (after.symbols if was else before.symbols):
+            continue  # written twice on one side
         elif now:
             effect = "off unless set" if now.item.content in _OFF else "in effect for runs that do not set it"
             kind = "plumbing" if now.item.content in _OFF else "default"

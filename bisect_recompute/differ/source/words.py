@@ -47,10 +47,11 @@ def may_speak(text: str) -> bool:
     return any(stem in lower for stem in _STEMS) or any(name in text for name in _NEIGHBOUR_STEMS)
 
 
-COMMENT = re.compile(
-    r"#.*(?:activations? recomput|recomput\w* (?:forward|activation)|(?:gradient|activations?) checkpoint"
-    r"|checkpoint recomput)", re.I)
-"""A comment that ties the code under it to activation recompute although no name in it does."""
+REMARK = re.compile(
+    r"activations? recomput|recomput\w* (?:forward|activation|pass)|(?:gradient|activations?) (?:re)?checkpoint|checkpoint recomput",
+    re.I,
+)
+"""In a comment: ties the code under it to activation recompute although no name in it does."""
 
 _SKIPPED = re.compile(
     r"(^|/)(tests?|testing|docs?|examples?|tools|scripts|inference|text_generation\w*|dist_checkpointing|recipes"
@@ -62,6 +63,11 @@ _SKIPPED = re.compile(
 def is_word(name: str) -> bool:
     """True when an identifier speaks of recompute or activation offload."""
     return bool(_WORD.search(name)) and not _NOT_OFFLOAD.search(name)
+
+
+def is_tested_or_documented(path: str) -> bool:
+    """True for tests and documentation."""
+    return bool(re.search(r"(^|/)(tests?|docs?)/", path))
 
 
 def can_matter(path: str) -> bool:
