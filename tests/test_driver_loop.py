@@ -276,7 +276,9 @@ def test_all_skipped_ends_inconclusive():
 
 def test_ctrl_c_stops_at_once_with_probes_running():
     code = textwrap.dedent("""
-        import time
+        import signal, time
+        # A shell's background job is born deaf to Ctrl-C.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
         from bisect_recompute.driver.loop import bisect
         from bisect_recompute.driver.search import Search
         def probe(index):
