@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import ast
+import inspect
 from typing import Any, Optional
 
-from bisect_recompute.differ.recipes.source import touched_names
 from bisect_recompute.differ.recipes.state import Frame, Imprecise, Raised
 from bisect_recompute.differ.recipes.values import (
     HEAP, MISSING, TAINT, ADict, Bound, Class, Container, EnumMember, External, Func, Method, Module, Obj, Partial,
@@ -216,13 +216,14 @@ class Calls:
         node = func.node(self.world.chunks)
         if any(part in func.path for part in BOUNDARY) or func.name in _LOADERS:
             return self.opaque_call(External(f"{func.path}:{func.name}"), [a for a in args if not isinstance(a[0], Class)], kwargs)
-        frame = Frame(func.path, func.chunk, outer=func.frame, func=func, names=self.local_names(node, func))
+        names, generator = self.shape(node, func)
+        frame = Frame(func.path, func.chunk, outer=func.frame, func=func, names=names)
         if func.owner is not None:
             frame.owner = func.owner
         if isinstance(node, ast.Lambda):
             self._bind_arguments(frame, node.args, func, args, kwargs)
             return self.eval(frame, node.body)
-        if isinstance(node, ast.AsyncFunctionDef) or self._is_generator(node):
+        if isinstance(node, ast.AsyncFunctionDef) or generator:
             raise Imprecise("a generator")
 
         def run():
@@ -232,30 +233,18 @@ class Calls:
 
         return self.run_paths(frame, run)
 
-    def local_names(self, node, func: Func) -> frozenset:
-        key = (func.chunk, func.index, id(node) if func.index is None else 0, node.lineno)
-        found = self.names_of.get(key)
-        if found is None or func.index is None:
-            names = set(_parameters(node))
-            if not isinstance(node, ast.Lambda):
-                for statement in node.body:
-                    names |= stored_names(statement)
-            found = self.names_of[key] = frozenset(names)
+    def shape(self, node, func: Func) -> tuple[frozenset, bool]:
+        """(names local to the function, whether it is a generator)."""
+        if func.index is None:
+            key: tuple = (func.chunk, node.lineno, node.col_offset)
+        else:
+            key = (func.chunk, func.index)
+        found = self.shapes.get(key)
+        if found is None:
+            if len(self.shapes) > 20_000:
+                self.shapes.clear()
+            found = self.shapes[key] = _shape(node)
         return found
-
-    def _is_generator(self, node) -> bool:
-        found = self.generators.get(id(node))
-        if found is None or found[0] is not node:
-            todo, yields = list(node.body), False
-            while todo and not yields:
-                child = todo.pop()
-                yields = isinstance(child, (ast.Yield, ast.YieldFrom))
-                if not isinstance(child, (ast.FunctionDef, ast.Lambda, ast.ClassDef, ast.AsyncFunctionDef)):
-                    todo.extend(ast.iter_child_nodes(child))
-            if len(self.generators) > 5000:
-                self.generators.clear()
-            found = self.generators[id(node)] = (node, yields)
-        return found[1]
 
     def _bind_arguments(self, frame: Frame, spec: ast.arguments, func: Func, args: list, kwargs: dict) -> None:
         positional = [*spec.posonlyargs, *spec.args]
@@ -288,26 +277,23 @@ class Calls:
         self.put(frame.locals, name, (slot[0], slot[1], False))
 
 
-def stored_names(node: ast.AST) -> set[str]:
-    """Names that a statement of a function makes local."""
-    names: set[str] = set()
-    todo = [node]
-    while todo:
-        child = todo.pop()
-        if isinstance(child, ast.Name):
-            if not isinstance(child.ctx, ast.Load):
-                names.add(child.id)
-        elif isinstance(child, (ast.FunctionDef, ast.ClassDef, ast.AsyncFunctionDef)):
-            names.add(child.name)
-            continue
-        elif isinstance(child, (ast.Lambda, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)):
-            continue
-        elif isinstance(child, ast.alias):
-            names.add(child.asname or child.name.split(".")[0])
-        elif isinstance(child, ast.ExceptHandler) and child.name:
-            names.add(child.name)
-        todo.extend(ast.iter_child_nodes(child))
-    return names
+def _shape(node) -> tuple[frozenset, bool]:
+    """Asks Python's own compiler, which knows scoping; the code it makes is never run."""
+    bare = node
+    if not isinstance(node, ast.Lambda):
+        bare = type(node)(**{f: getattr(node, f) for f in node._fields})
+        bare.decorator_list, bare.returns = [], None
+        ast.copy_location(bare, node)
+    statement = ast.copy_location(ast.Expr(bare), node) if isinstance(node, ast.Lambda) else bare
+    try:
+        outer = compile(ast.Module([statement], []), "<recipe>", "exec", dont_inherit=True)
+        code = [c for c in outer.co_consts if hasattr(c, "co_varnames")][-1]
+        return frozenset((*code.co_varnames, *code.co_cellvars)), bool(code.co_flags & inspect.CO_GENERATOR)
+    except (SyntaxError, ValueError, IndexError):
+        # A nonlocal name of an outer function: the names are found the slow way.
+        stored = {n.id for n in ast.walk(node) if isinstance(n, ast.Name) and not isinstance(n.ctx, ast.Load)}
+        yields = any(isinstance(n, (ast.Yield, ast.YieldFrom)) for n in ast.walk(node))
+        return frozenset(stored.union(_parameters(node))), yields
 
 
 def _parameters(node) -> list[str]:

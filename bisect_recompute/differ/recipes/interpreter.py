@@ -37,8 +37,7 @@ class Interpreter(Statements, Expressions, Calls, Classes, Library, Modules, Sta
         self.in_progress: set = set()
         self.partial: dict = {}
         """(path, name) -> slot of a registry while the statements that fill it are evaluated."""
-        self.names_of: dict = {}
-        self.generators: dict = {}
+        self.shapes: dict = {}
         self.steps = 0
         self.depth = 0
         self.depth_cut = False

@@ -15,6 +15,7 @@ _INIT_NAMES = (
     "__call__", "__bool__", "__len__", "__eq__", "__delattr__",
 )
 _CHANGING = ("append", "extend", "insert", "update", "setdefault", "add", "pop", "remove", "clear")
+_MAY_CHANGE = re.compile(rf"\]\s*[-+*/|&]?=[^=]|\bdel\b|\.(?:{'|'.join(_CHANGING)})\(")
 _MERGES = 8
 _FLAGS = ast.PyCF_ONLY_AST
 
@@ -42,6 +43,8 @@ class Chunk:
     bindings: list[tuple[str, Binding]] = field(default_factory=list)
     members: dict[str, dict[str, str]] = field(default_factory=dict)
     """Class name -> member name -> fingerprint; "" is the class's head and what decides how instances are made."""
+    entries: dict[str, bool] = field(default_factory=dict)
+    """Functions that can be called without arguments -> whether they say that they return a ConfigContainer."""
     changers: dict[str, set[str]] = field(default_factory=dict)
     """Function name -> names of the module whose objects it changes: a registry and its decorator."""
     callers: list[tuple[Binding, set[str]]] = field(default_factory=list)
@@ -58,6 +61,7 @@ class SourceFile:
     bindings: dict[str, list[tuple[int, Binding]]]
     """Name -> (place, binding) in order; "*" for star imports."""
     members: dict[str, dict[str, str]]
+    entries: dict[str, bool]
     broken: str | None = None
     """Why the file does not parse."""
 
@@ -94,25 +98,27 @@ class Chunks:
 
     def split(self, blob: str, content: bytes | None) -> SourceFile:
         if content is None:
-            return SourceFile(blob, [], {}, {}, "the clone lacks this file")
+            return SourceFile(blob, [], {}, {}, {}, "the clone lacks this file")
         try:
             text = content.decode("utf-8-sig")
         except UnicodeDecodeError:
-            return SourceFile(blob, [], {}, {}, "the file is not UTF-8")
+            return SourceFile(blob, [], {}, {}, {}, "the file is not UTF-8")
         text = text.replace("\r\n", "\n").replace("\r", "\n").replace("\f", " ")
         try:
             places = self._split(text)
         except _Unparsable as error:
-            return SourceFile(blob, [], {}, {}, f"the file does not parse: {error}")
+            return SourceFile(blob, [], {}, {}, {}, f"the file does not parse: {error}")
         bindings: dict[str, list[tuple[int, Binding]]] = {}
         members: dict[str, dict[str, str]] = {}
+        entries: dict[str, bool] = {}
         for place, (identity, _) in enumerate(places):
             chunk = self._chunks[identity]
             for name, binding in chunk.bindings:
                 bindings.setdefault(name, []).append((place, binding))
             members.update(chunk.members)
+            entries.update(chunk.entries)
         self._add_registrations(places, bindings)
-        return SourceFile(blob, places, bindings, members)
+        return SourceFile(blob, places, bindings, members, entries)
 
     def _add_registrations(self, places, bindings) -> None:
         """Binds a name also where a function that changes its object is called at module level."""
@@ -214,7 +220,10 @@ def _describe(identity: str, text: str, tree: list[ast.stmt]) -> Chunk:
         if isinstance(node, ast.ClassDef):
             chunk.members[node.name] = _members(node, source)
         if isinstance(node, ast.FunctionDef):
-            changed = _changed_globals(node)
+            spec = node.args
+            if len(spec.defaults) >= len(spec.posonlyargs) + len(spec.args) and None not in spec.kw_defaults:
+                chunk.entries[node.name] = node.returns is not None and "ConfigContainer" in ast.unparse(node.returns)
+            changed = _changed_globals(node, text)
             if changed:
                 chunk.changers[node.name] = changed
         called = _called_on_import(node)
@@ -223,8 +232,10 @@ def _describe(identity: str, text: str, tree: list[ast.stmt]) -> Chunk:
     return chunk
 
 
-def _changed_globals(node: ast.FunctionDef) -> set[str]:
+def _changed_globals(node: ast.FunctionDef, text: str) -> set[str]:
     """Names that are not the function's own and whose objects it changes in place."""
+    if not _MAY_CHANGE.search(text):
+        return set()
     own = {a.arg for a in ast.walk(node.args) if isinstance(a, ast.arg)}
     changed: set[str] = set()
     for child in ast.walk(node):

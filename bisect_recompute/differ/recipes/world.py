@@ -23,6 +23,8 @@ class World:
         self._files: dict[str, SourceFile] = {}
         self._used: Counter = Counter()
         self.epoch = 0
+        self.modules_changed = False
+        """Whether the last move added or removed files, so that names of modules may lead elsewhere."""
         self._load(tree)
 
     def _load(self, tree: Mapping[str, str]) -> None:
@@ -35,6 +37,7 @@ class World:
     def move(self, changed: Iterable[tuple[str, Optional[str]]]) -> list[str]:
         """Applies (path, new blob or None) and returns the relevant paths that really changed."""
         self.epoch += 1
+        self.modules_changed = False
         paths = []
         for path, blob in changed:
             old = self.tree.get(path)
@@ -50,6 +53,7 @@ class World:
                 self.tree[path] = blob
             if old is None or blob is None:
                 self._modules.clear()
+                self.modules_changed = True
         return paths
 
     def _count(self, path: str, step: int) -> None:

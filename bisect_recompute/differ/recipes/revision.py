@@ -1,0 +1,94 @@
+"""All recipes of one revision, kept up to date from commit to commit by what each evaluation has read."""
+
+from __future__ import annotations
+
+import sys
+from collections import defaultdict
+from typing import Callable, Iterable, Mapping, Optional
+
+from bisect_recompute.differ.recipes.interpreter import Interpreter
+from bisect_recompute.differ.recipes.recipes import Cell, RecipeState, cells_of_file, is_recipe_file, read_recipe
+from bisect_recompute.differ.recipes.world import World
+
+_RECURSION = 12_000
+
+
+class Revision:
+    """The recipes of a revision. ``recipes``: key -> RecipeState."""
+
+    def __init__(self, read_blob: Callable[[str], Optional[bytes]], tree: Mapping[str, str]):
+        # Deeply nested calls of the evaluated program are nested calls here, several per level.
+        sys.setrecursionlimit(max(sys.getrecursionlimit(), _RECURSION))
+        self.world = World(read_blob, tree)
+        self.interpreter = Interpreter(self.world)
+        self.recipes: dict[str, RecipeState] = {}
+        self._cells: dict[str, dict[str, Cell]] = {}
+        self._cell: dict[str, Cell] = {}
+        self._readers: dict[tuple, set[str]] = defaultdict(set)
+        self._dependencies: dict[str, Mapping] = {}
+        self._update(path for path in self.world.tree)
+
+    def move(self, changed: Iterable[tuple[str, Optional[str]]]) -> set[str]:
+        """Goes to a neighbour by its changed (path, new blob or None). Returns keys whose result may differ."""
+        paths = self.world.move(changed)
+        return self._update(paths) if paths else set()
+
+    def _update(self, paths: Iterable[str]) -> set[str]:
+        paths = list(paths)
+        touched: set[str] = set()
+        for path in paths:
+            if is_recipe_file(path):
+                touched |= self._discover(path)
+        stale = set(touched)
+        for key in self._affected(paths):
+            if any(self.world.fingerprint(d) != f for d, f in self._dependencies[key].items()):
+                stale.add(key)
+        for key in stale:
+            self._evaluate(key)
+        return stale
+
+    def _discover(self, path: str) -> set[str]:
+        """Cells that appear in or vanish from a file."""
+        before = self._cells.get(path, {})
+        after = {cell.key: cell for cell in cells_of_file(self.world, path)}
+        self._cells[path] = after
+        self._cell.update(after)
+        for key in before.keys() - after.keys():
+            self._forget(key)
+            self.recipes.pop(key, None)
+            del self._cell[key]
+        return (before.keys() ^ after.keys()) & after.keys() | (before.keys() - after.keys())
+
+    def _affected(self, paths: list[str]) -> set[str]:
+        keys: set[str] = set()
+        for path in paths:
+            keys |= self._readers.get(("path", path), set())
+        if self.world.modules_changed:
+            for reader, found in list(self._readers.items()):
+                if reader[0] == "module":
+                    keys |= found
+        return {key for key in keys if key in self._dependencies}
+
+    def _evaluate(self, key: str) -> None:
+        cell = self._cell.get(key)
+        self._forget(key)
+        if cell is None:
+            return
+        state = read_recipe(self.interpreter, cell)
+        dependencies = dict(state.dependencies if state is not None else self.interpreter.deps)
+        dependencies.setdefault(("name", cell.path, cell.name), self.world.fingerprint(("name", cell.path, cell.name)))
+        self._dependencies[key] = dependencies
+        for dependency in dependencies:
+            self._readers[_reader(dependency)].add(key)
+        if state is None:
+            self.recipes.pop(key, None)
+        else:
+            self.recipes[key] = state
+
+    def _forget(self, key: str) -> None:
+        for dependency in self._dependencies.pop(key, ()):
+            self._readers[_reader(dependency)].discard(key)
+
+
+def _reader(dependency: tuple) -> tuple:
+    return ("module", dependency[1]) if dependency[0] == "module" else ("path", dependency[1])
