@@ -172,8 +172,8 @@ def _rounded(nbytes: int) -> int:
 
 
 CATEGORY_OF_PHASE = {
-    "build": "parameters",
-    "ddp": "gradients",
+    "build": "temporary",  # parameters and gradients are marked by name; what is left are workspaces
+    "ddp": "temporary",
     "optimizer": "optimizer_state",
     "forward": "activations",
     "recompute": "activations",
