@@ -9,7 +9,6 @@ import sys
 import unicodedata
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from types import MappingProxyType
 
 from bisect_recompute.errors import UsageError
 from bisect_recompute.history.commit import ChangedPath, Commit, CommitRange
@@ -41,7 +40,7 @@ class Repository:
         """Where the objects are: the same for all work trees of one clone."""
         self._objects = Objects(self._git)
         self._entries: dict[str, list[TreeEntry]] = {}
-        self._trees: dict[tuple[str, str], Mapping[str, str]] = {}
+        self._trees: dict[tuple[str, str], dict[str, str]] = {}
 
     @property
     def name(self) -> str:
@@ -77,17 +76,12 @@ class Repository:
     def tree(self, sha: str, prefix: str = "") -> Mapping[str, str]:
         """Path -> blob id of every file of the commit (under the directory ``prefix``), recursive, no submodules.
 
-        Commits with the same content under ``prefix`` get the very same mapping.
+        Commits with the same content under ``prefix`` get the very same mapping; do not change it.
         """
-        top, start = self._below(sha, prefix)
-        if top is None:
-            return MappingProxyType({})
-        key = (top.id, start)
-        if key not in self._trees:
-            self._trees[key] = MappingProxyType(
-                {path: entry.id for path, entry in self._walk(top, start) if entry.mode != MODE_SUBMODULE}
-            )
-        return self._trees[key]
+        top, path = self._below(sha, prefix)
+        if top is None or top.mode == MODE_SUBMODULE:
+            return {}
+        return self._ids(top.id, path) if top.mode == MODE_TREE else {path: top.id}
 
     def files(self, sha: str) -> dict[str, TreeEntry]:
         """Every path of the commit with its mode, submodules included."""
@@ -208,22 +202,38 @@ class Repository:
                 break
         return entry, prefix
 
+    def _ids(self, tree: str, path: str) -> dict[str, str]:
+        # Neighbouring commits share nearly all of their trees: of a range only what changes is put together anew.
+        key = (tree, path)
+        if key not in self._trees:
+            ids: dict[str, str] = {}
+            for mode, name, object_id in self._read_tree(tree):
+                below = _join(path, name)
+                if mode == MODE_TREE:
+                    ids.update(self._ids(object_id, below))
+                elif mode != MODE_SUBMODULE:
+                    ids[below] = object_id
+            self._trees[key] = ids
+        return self._trees[key]
+
     def _walk(self, entry: TreeEntry, path: str) -> Iterator[tuple[str, TreeEntry]]:
         if entry.mode != MODE_TREE:
-            yield sys.intern(path), entry
+            yield path, entry
             return
         for below in self._read_tree(entry.id):
-            name = os.fsdecode(below.name)
-            yield from self._walk(below, f"{path}/{name}" if path else name)
+            yield from self._walk(below, _join(path, below.name))
 
     def _read_tree(self, tree: str) -> list[TreeEntry]:
-        # Neighbouring commits share nearly all of their trees.
         if tree not in self._entries:
             found = self._objects.read(tree)
             if found is None or found[0] != "tree":
                 raise UsageError(f"the clone lacks the file list {tree}: it is a partial clone without trees")
             self._entries[tree] = parse_tree(found[1], len(tree) // 2)
         return self._entries[tree]
+
+
+def _join(folder: str, name: bytes) -> str:
+    return sys.intern(f"{folder}/{os.fsdecode(name)}" if folder else os.fsdecode(name))
 
 
 def _not_a_repository(path: Path, error: GitFailed) -> str:
