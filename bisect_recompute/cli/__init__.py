@@ -45,14 +45,26 @@ def group():
     """Names the commit, the setting and the tensor behind a memory or throughput shift in Megatron training."""
 
 
+def one_line(error: click.ClickException) -> str:
+    """What is wrong with the call, and where to read about it."""
+    context = getattr(error, "ctx", None)
+    see = f" (see {context.command_path} --help)" if context else ""
+    return " ".join(error.format_message().split()) + see
+
+
 def main(args=None):
     """Entry point: maps errors to the documented exit codes, one line each, no traceback."""
+    for stream in (sys.stdout, sys.stderr):
+        stream.reconfigure(errors="backslashreplace")  # a commit's author may be called what the locale cannot write
     try:
-        group.main(args=args, prog_name="bisect-recompute", standalone_mode=False)
-    except click.exceptions.Exit as leave:
-        sys.exit(leave.exit_code)
-    except click.ClickException as error:
+        # Without standalone mode click returns the code of ctx.exit().
+        code = group.main(args=args, prog_name="bisect-recompute", standalone_mode=False)
+        sys.exit(code if isinstance(code, int) else 0)
+    except click.exceptions.NoArgsIsHelpError as error:
         error.show()
+        sys.exit(2)
+    except click.ClickException as error:
+        click.echo(f"error: {one_line(error)}", err=True)
         sys.exit(2)
     except click.Abort:
         sys.exit(130)

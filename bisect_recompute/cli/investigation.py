@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import queue
 import threading
 from collections.abc import Callable, Iterable
+from pathlib import Path
 
 from bisect_recompute.cli.measurer import Measurer, Recorder
 from bisect_recompute.cli.plan import Plan
@@ -137,8 +139,17 @@ class _Investigation:
 
     def _source_line(self, sha: str, file: str, line: int) -> str | None:
         blob = self.plan.repository.tree(sha).get(file)
-        lines = (self.plan.repository.read_blob(blob) or b"").splitlines() if blob else []
+        source = self.plan.repository.read_blob(blob) if blob else _installed(file)
+        lines = (source or b"").splitlines()
         return lines[line - 1].decode("utf-8", "replace") if 0 < line <= len(lines) else None
+
+
+def _installed(file: str) -> bytes | None:
+    """Of a recipe repository the tensors are made by the installed Megatron Core."""
+    try:
+        return Path(importlib.metadata.distribution("megatron-core").locate_file(file)).read_bytes()
+    except (importlib.metadata.PackageNotFoundError, OSError):
+        return None
 
 
 def _end(index: int) -> Side:

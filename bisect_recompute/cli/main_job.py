@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import shlex
-import signal
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import click
 
 from bisect_recompute.cli import final
+from bisect_recompute.cli.interrupt import interruptible
 from bisect_recompute.cli.investigation import investigate
 from bisect_recompute.cli.measurer import Measurer
 from bisect_recompute.cli.plan import Plan
@@ -56,17 +55,3 @@ def _say_why(findings, out: Path) -> None:
         click.echo(f"error: {what}: {reason}; log: {out / (end.log or 'logs')}", err=True)
         if names:
             break
-
-
-@contextmanager
-def interruptible() -> Iterator[None]:
-    """A polite kill and a closed terminal are an interrupt like Ctrl-C."""
-    def interrupt(number, frame):
-        raise KeyboardInterrupt
-
-    before = {number: signal.signal(number, interrupt) for number in (signal.SIGTERM, signal.SIGHUP)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

@@ -152,13 +152,15 @@ class Progress:
 
 def answer(event: ProbeFinished | Reused, side: bool = True) -> str:
     """``bad, 73.61 GiB, 412.3 TFLOP/s/GPU, 3.1 s``"""
-    result: ProbeResult = event.result
-    parts = [event.side] if side else []
-    parts += [amount(value(result, name), unit) for name, unit in UNITS.items() if value(result, name) is not None]
+    took = "no new probe" if isinstance(event, Reused) else f"{event.result.seconds:.1f} s"
+    return ", ".join([event.side] * side + [measured(event.result), took])
+
+
+def measured(result: ProbeResult) -> str:
+    """``73.61 GiB, 412.3 TFLOP/s/GPU``, or why there is no measurement."""
+    parts = [amount(value(result, name), unit) for name, unit in UNITS.items() if value(result, name) is not None]
     if result.status != "ok":
         parts.append(f"{result.status} at {result.stage}: {plain(result.reason, 160)}" if result.reason else result.status)
-    same = isinstance(event, Reused)
-    parts.append("no new probe" if same else f"{result.seconds:.1f} s")
     return ", ".join(parts)
 
 

@@ -28,7 +28,7 @@ _RESULT = TypeAdapter(ProbeResult)
 
 @dataclass(frozen=True)
 class Manifest:
-    """Everything that decides what a run finds. Two runs with equal manifests find the same."""
+    """Everything that decides what a run finds: two runs with equal manifests find the same."""
 
     repository: str
     """The clone's git directory."""
@@ -37,8 +37,6 @@ class Manifest:
     first_parent: bool
     recipe: str
     """Name to show."""
-    recipe_spec: str
-    """As it was given in the call."""
     recipe_text: str
     """The recipe's YAML as it was when the run began, or ``module:function``."""
     recipe_function: bool
@@ -50,10 +48,12 @@ class Manifest:
     throughput_threshold: float
     timeout: float
     """Seconds that one probe may take."""
-    reproduce: str = ""
-    """A command line that repeats the run."""
     versions: dict[str, str] = field(default_factory=dict)
     """bisect-recompute, python and the packages that probes execute."""
+    recipe_spec: str = field(default="", compare=False)
+    """As it was given in the call."""
+    reproduce: str = field(default="", compare=False)
+    """A command line that repeats the run."""
 
     @property
     def environment(self) -> str:

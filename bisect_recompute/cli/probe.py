@@ -1,0 +1,108 @@
+"""`bisect-recompute probe [REV]`"""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import click
+from pydantic import TypeAdapter
+from rich.console import Console
+from rich.text import Text
+
+from bisect_recompute.cli import options
+from bisect_recompute.cli.recipes import find_recipe
+from bisect_recompute.history.repository import Repository
+from bisect_recompute.history.worktree import cache_dir
+from bisect_recompute.probe.recipe import Recipe
+from bisect_recompute.probe.result import MemoryUse, ProbeResult
+from bisect_recompute.report.text import plain
+from bisect_recompute.verdict.numbers import amount
+
+SHOWN = 8
+"""Groups of tensors listed; ``--json`` has all."""
+
+
+@click.command("probe", short_help="one measurement")
+@click.argument("revision", metavar="[REV]", default="HEAD")
+@options.repo
+@options.recipe
+@options.probe_kind
+@options.timeout
+@options.as_json
+@options.quiet
+@click.pass_context
+def command(ctx, revision, repo, recipe_spec, probe_kind, timeout, as_json, quiet):
+    """Measures one commit (default HEAD): a simulated training step of its code.
+
+    Exit code: 0 measured (out of memory is a measurement), 2 the call was wrong, 5 the commit cannot be probed.
+    """
+    from bisect_recompute.cli.interrupt import interruptible
+    from bisect_recompute.cli.measurer import Measurer
+
+    options.only_simulate(probe_kind)
+    repository = Repository(repo)
+    commit = repository.commit(revision)
+    recipe = find_recipe(recipe_spec, repository, commit.sha)
+    if not quiet:
+        click.echo(f"{commit.sha[:10]} {plain(commit.subject, 100)}: recipe {plain(recipe.name, 60)}", err=True)
+    log = cache_dir() / "logs" / f"{commit.sha}-{os.getpid()}.log"
+    with interruptible(), Measurer(repository, recipe, recipe_spec, timeout) as measurer:
+        result = measurer.measure(commit.sha, log)
+    print(json.dumps(document(result), indent=2)) if as_json else show(result, recipe)
+    ctx.exit(0 if result.status in ("ok", "oom") else 5)
+
+
+def document(result: ProbeResult) -> dict:
+    """What ``probe --json`` prints; bytes, seconds, TFLOP/s/GPU."""
+    return TypeAdapter(ProbeResult).dump_python(result, mode="json")
+
+
+def show(result: ProbeResult, recipe) -> None:
+    console = Console(highlight=False, soft_wrap=True)
+    if result.memory is None:
+        console.print(Text(f"{result.status} at {result.stage}: {plain(result.reason, 400)}", style="bold red"))
+        console.print(Text(f"  log {result.log}", style="dim"))
+        return
+    memory, gpu = result.memory, f" {recipe.hardware.gpu}" if isinstance(recipe, Recipe) else ""
+    fits = "more than" if memory.peak_bytes > memory.capacity_bytes else f"{memory.peak_bytes / memory.capacity_bytes:.0%} of"
+    console.print(Text.assemble((f"peak memory {amount(memory.peak_bytes, 'bytes')}", "bold"),
+                                f", {fits} the {amount(memory.capacity_bytes, 'bytes')} of one{gpu}"))
+    if result.throughput:
+        console.print(Text(f"throughput  {amount(result.throughput.tflops_per_gpu, 'TFLOP/s/GPU')}, "
+                           f"{result.throughput.step_seconds:.2f} s a step (a model of the FLOPs)"))
+    for line in (*_categories(memory), *_tensors(memory), *_proof(result)):
+        console.print(line)
+
+
+def _categories(memory: MemoryUse) -> list[Text]:
+    hottest = max(memory.by_rank, key=memory.by_rank.get)
+    lines = [Text(f"\n  at the peak of rank {hottest}", style="dim")]
+    for name, size in sorted(memory.by_category.items(), key=lambda item: -item[1]):
+        share = size / max(memory.peak_bytes, 1)
+        lines.append(Text.assemble(f"  {name:16}{amount(size, 'bytes'):>12}  {share:6.1%}  ", ("█" * round(24 * share), "cyan")))
+    if len(memory.by_rank) > 1:
+        lines.append(Text("  ranks: " + ", ".join(f"{rank}: {amount(size, 'bytes')}" for rank, size in memory.by_rank.items()),
+                          style="dim"))
+    return lines
+
+
+def _tensors(memory: MemoryUse) -> list[Text]:
+    if not memory.tensors:
+        return []
+    lines = [Text("\n  largest tensors alive", style="dim")]
+    for t in sorted(memory.tensors, key=lambda t: -t.bytes)[:SHOWN]:
+        shape = f"{t.count:>5} x {list(t.shape)} {plain(t.dtype, 12)}"
+        lines.append(Text.assemble(f"  {amount(t.bytes, 'bytes'):>12} {shape:42} {plain(t.module, 60)}", (
+            f"  {plain(t.file, 80)}:{t.line}", "dim")))
+    return lines
+
+
+def _proof(result: ProbeResult) -> list[Text]:
+    proof = result.provenance
+    if proof is None:
+        return []
+    packages = ", ".join(f"{name} {version}" for name, version in sorted(proof.packages.items()))
+    return [Text(f"\n  {len(proof.modules)} modules from the commit ({proof.megatron_source}), {packages}, attention backend "
+                 f"{proof.attention_backend}; {result.seconds:.1f} s; log {Path(result.log or '')}", style="dim")]
