@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Callable, Iterable, Optional
 
 from bisect_recompute.differ.source import implementation, remarks, wording
@@ -31,8 +31,10 @@ class Placed:
 class Side:
     """One side of a commit."""
 
+    files: dict[str, Callable[[], str]]
+    """Path and source of every changed file that can matter."""
     everything: list[Block]
-    """All blocks of the changed files that speak of recompute somewhere."""
+    """All blocks of those files that speak of recompute somewhere."""
     blocks: list[Block] = field(default_factory=list)
     """Those that speak of it themselves and are not on the other side too."""
     found: list[Placed] = field(default_factory=list)
@@ -40,8 +42,11 @@ class Side:
 
     def __post_init__(self):
         self.symbols = {chunk.symbol for _, chunk in self.everything}
-        self.names = {name for symbol in self.symbols for name in symbol.split(".") if name}
-        """Every class and function."""
+
+    def defines(self, name: str) -> bool:
+        """A changed file holds a class or function of this name."""
+        pattern = re.compile(rf"^[ \t]*(?:class|(?:async )?def)[ \t]+{re.escape(name)}\b", re.M)
+        return any(pattern.search(source()) for source in self.files.values())
 
 
 class SourceDiffer:
@@ -71,15 +76,19 @@ class SourceDiffer:
         return wording.settings(before, after), _sentences(before, after)
 
     def _side(self, files: list[tuple[str, str]]) -> Side:
-        return Side([(path, chunk) for path, blob in files for chunk in self.blocks(blob)])
+        sources = {path: partial(self._source, blob) for path, blob in files}
+        return Side(sources, [(path, chunk) for path, blob in files for chunk in self.blocks(blob)])
 
     def _blocks(self, blob: str) -> tuple[Chunk, ...]:
         """The blocks of a file that may speak of recompute; none for a file that does not, or that the clone lacks."""
+        source = self._source(blob)
+        return tuple(chunks(source)) if may_speak(source) else ()
+
+    def _source(self, blob: str) -> str:
         raw = self._read(blob)
         if raw is None or b"\0" in raw[:8000]:
-            return ()
-        source = raw.decode("utf-8", "replace").replace("\r\n", "\n").lstrip("\ufeff")
-        return tuple(chunks(source)) if may_speak(source) else ()
+            return ""
+        return raw.decode("utf-8", "replace").replace("\r\n", "\n").lstrip("\ufeff")
 
 
 def _sentences(before: Side, after: Side) -> list[SourceChange]:

@@ -23,13 +23,19 @@ _NEGATED = {
 _ROAD = re.compile(r"\b(?:self|config|cfg|args|model_config|transformer_config)\.(?=[A-Za-z_])")
 _GETATTR = re.compile(r"\bgetattr\((?:[\w.]+), '(\w+)'(?:, [\w.'\"-]+)?\)")
 _APPLY = re.compile(r"\bapply_module\(([\w.]+)\)")
-"""Megatron Core's typed call of a module: nothing but the module at run time."""
+_TE_VERSION = re.compile(r"^_te_version (>=|<) packaging\.version\.Version\(('[^']+')\)$")
+"""What Megatron Core wrote before it had is_te_min_version."""
 _EQUALS = re.compile(r"^(\w+) == ")
 
 
 def text(node: ast.AST) -> str:
     """Source of ``node`` without the road to a setting: ``self.config.fp8``, ``config.fp8``, ``args.fp8`` are ``fp8``."""
-    return _APPLY.sub(r"\1", _ROAD.sub("", _GETATTR.sub(r"\1", ast.unparse(node))))
+    return applied(_ROAD.sub("", _GETATTR.sub(r"\1", ast.unparse(node))))
+
+
+def applied(source: str) -> str:
+    """``source`` without Megatron Core's typed wrapper around a module, which at run time is the module."""
+    return _APPLY.sub(r"\1", source)
 
 
 def when(node: ast.expr, positive: bool = True) -> Condition:
@@ -69,6 +75,9 @@ def both(*conditions: Condition) -> Condition:
 
 
 def _literal(literal: str) -> Condition:
+    version = _TE_VERSION.match(literal)
+    if version:
+        literal = f"{'not ' if version.group(1) == '<' else ''}is_te_min_version({version.group(2)})"
     return frozenset({frozenset({literal})})
 
 
@@ -90,7 +99,9 @@ def alternatives(condition: Condition) -> list[Condition]:
         size *= len(clause)
     if size > _LIMIT:
         return [condition]
-    return [simplified(frozenset(frozenset({x}) for x in chosen)) for chosen in product(*condition)]
+    ways = (frozenset(chosen) for chosen in product(*condition))
+    possible = [way for way in ways if not any(f"not {literal}" in way for literal in way)]
+    return list(dict.fromkeys(simplified(frozenset(frozenset({x}) for x in way)) for way in possible))
 
 
 def simplified(condition: Condition) -> Condition:

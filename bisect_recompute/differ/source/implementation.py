@@ -8,11 +8,14 @@ from typing import Iterator, Optional
 
 from bisect_recompute.differ.source.change import SourceChange
 from bisect_recompute.differ.source.chunks import Chunk
+from bisect_recompute.differ.source.conditions import applied
 from bisect_recompute.differ.source.items import is_speech, parsed
-from bisect_recompute.differ.source.syntax import walk
+from bisect_recompute.differ.source.renames import masked, renamed
 from bisect_recompute.differ.source.words import is_word
 
 _SILENT = (ast.Import, ast.ImportFrom, ast.Pass, ast.Raise, ast.Assert)
+_DEFINES = re.compile(r"^\s*(?:async )?def ", re.M)
+_INDENT = re.compile(r"^(?:[bofe]>)+")
 _KEEPS = re.compile(r"save_for_backward|saved_tensors|untyped_storage|resize_|detach|copy_|storage|pin_memory|ctx\.\w+ =|\bdel\b")
 
 
@@ -23,12 +26,12 @@ def changes(before, after) -> list[SourceChange]:
     out = []
     for file, chunk in after.blocks:
         was = old.get((chunk.symbol, file)) or by_symbol.get(chunk.symbol)
-        if was is None or not chunk.symbol or not _implements(file, chunk.symbol):
+        if was is None or not _DEFINES.search(chunk.text) or not _implements(file, chunk.symbol):
             continue
-        line = _first_difference(was, chunk)
+        line = _first_difference(was, chunk, before, after)
         if line is not None:
             number, code = line
-            code = re.sub(r"^(?:[bofe]>)+", "", code)
+            code = _INDENT.sub("", code)
             what = "what it keeps alive changes" if _KEEPS.search(code) else "how it works changes"
             out.append(SourceChange(file, chunk.symbol, "checkpoint-site", number,
                                     f"{chunk.symbol} is recompute's own code: {what} for every run that uses it ({code[:100]})"))
@@ -40,21 +43,26 @@ def _implements(file: str, symbol: str) -> bool:
     return is_word(stem) or any(is_word(part) or part == "checkpoint" for part in symbol.split("."))
 
 
-def _first_difference(old: Chunk, new: Chunk) -> Optional[tuple[int, str]]:
+def _first_difference(old: Chunk, new: Chunk, before, after) -> Optional[tuple[int, str]]:
     """Line and text of the first statement that differs, None when the two do the same."""
     try:
         was, now = list(_statements(old)), list(_statements(new))
     except SyntaxError:
         return None
-    if [text for _, text in _unnamed(was)] == [text for _, text in _unnamed(now)]:
+    gone, came = renamed(old, new, before, after)
+    was, now = ([(line, masked(text, names)) for line, text in side] for side, names in ((was, gone), (now, came)))
+    if [text for _, text in was] == [text for _, text in now]:
         return None
-    known = {text for _, text in was}
+    known, current = {text for _, text in was}, {text for _, text in now}
     for line, text in now:
         if text not in known:
             return line, text
-    gone = {text for _, text in now}
-    text = next((text for _, text in was if text not in gone), now[0][1] if now else "")
-    return new.line, text and "without " + re.sub(r"^(?:[bofe]>)+", "", text)
+    lost = next((text for _, text in was if text not in current), "")
+    return new.line, f"without {_INDENT.sub('', lost)}" if lost else "in another order"
+
+
+def _unparse(node: ast.AST) -> str:
+    return applied(ast.unparse(node))
 
 
 def _statements(chunk: Chunk) -> Iterator[tuple[int, str]]:
@@ -77,24 +85,11 @@ def _flat(body, offset, indent) -> Iterator[tuple[int, str]]:
         inner = [(name, getattr(node, name)) for name in ("body", "orelse", "finalbody") if getattr(node, name, None)]
         inner += [("except", handler.body) for handler in getattr(node, "handlers", ())]
         if inner and isinstance(node, ast.stmt):
-            yield node.lineno + offset, indent + ast.unparse(node).split("\n")[0]
+            yield node.lineno + offset, indent + _unparse(node).split("\n")[0]
             for name, block in inner:
                 yield from _flat(block, offset, f"{indent}{name[0]}>")
         elif isinstance(node, ast.AnnAssign):
             if node.value is not None:
-                yield node.lineno + offset, f"{indent}{ast.unparse(node.target)} = {ast.unparse(node.value)}"
+                yield node.lineno + offset, f"{indent}{_unparse(node.target)} = {_unparse(node.value)}"
         else:
-            yield node.lineno + offset, indent + ast.unparse(node)
-
-
-def _unnamed(statements: list[tuple[int, str]]) -> list[tuple[int, str]]:
-    """With local names replaced in order of appearance, so that renaming one makes no difference."""
-    names: dict[str, str] = {}
-    for _, text in statements:
-        for name in re.findall(r"(?:^|[>\s(,])(\w+)(?=(?:, \w+)* = )|\bfor (\w+) in|\bas (\w+)\b", text):
-            names.setdefault(next(n for n in name if n), f"v{len(names)}")
-        head = re.match(r"(?:async )?def \w+\((.*)\)", text)
-        for name in re.findall(r"(\w+)(?:=[^,]*)?(?:,|$)", head.group(1)) if head else ():
-            names.setdefault(name, f"v{len(names)}")
-    pattern = re.compile(r"(?<![\w.'\"])(\w+)(?![\w'\"])")
-    return [(line, pattern.sub(lambda m: names.get(m.group(1), m.group(1)), text)) for line, text in statements]
+            yield node.lineno + offset, indent + _unparse(node)

@@ -16,6 +16,8 @@ from bisect_recompute.differ.source.syntax import (
 from bisect_recompute.differ.source.words import NEIGHBOURS, SETTINGS, is_word
 
 _INFERENCE = re.compile(r"inference|decode")
+_SURROUNDINGS = re.compile(r"tensor_model_parallel_group|tp_group|pg_collection|process_groups?\b|rng_(?:states_)?tracker")
+"""Arguments of a site that name where it runs, not what it keeps."""
 _DISK = frozenset({"dist_checkpointing", "dcp", "saver", "loader"})
 _SPEECH = frozenset({"print", "warn", "warning", "info", "debug", "print_rank_0", "log_single_rank", "warn_rank_0",
                      "log_on_each_pipeline_stage", "deprecated"})
@@ -137,7 +139,8 @@ class _Reader:
     def fails(self, node, symbol, guard: Guard) -> Iterator[Item]:
         if isinstance(node, ast.Assert):
             guard = (*guard, _test(node.test, False))
-        if any(test.speaks for test in guard):
+        # In the other branch of a recompute condition stand checks that have nothing to do with it.
+        if guard and (guard[-1].speaks or any(test.speaks and test.positive for test in guard)):
             for alternative in alternatives(_condition(guard)):
                 yield self.item("fail", "", "", alternative, symbol, node)
 
@@ -156,9 +159,9 @@ class _Reader:
             isinstance(value, (ast.Compare, ast.BoolOp, ast.IfExp)) and any(map(is_word, names(value))))
         if found:
             return
-        if not decides:
+        if not decides and name != "__all__":
             yield from self.mentions(node, [value], symbol, guard)
-        elif not is_nothing(value):
+        elif decides and not is_nothing(value):
             target = ", ".join(text(t) for t in targets)
             content = value_of(value) + (f" ({type(node.op).__name__})" if isinstance(node, ast.AugAssign) else "")
             if content != target:
@@ -173,12 +176,13 @@ class _Reader:
         if all(is_speech(root) for root in roots):
             return
         words = sorted({n for root in roots for n in names(root) if is_word(n)})
+        speaking = tuple(test for test in guard if test.speaks)
         if words:
-            yield self.item("use", words[0], "; ".join(text(root) for root in roots), guard, symbol, node)
-        elif any(test.speaks for test in guard):
+            yield self.item("use", words[0], "; ".join(_gist(root) for root in roots), speaking, symbol, node)
+        elif any(test.positive for test in speaking):
             callees = sorted(frozenset().union(*map(called, roots)))
             if callees:
-                yield self.item("branch", callees[0], " ".join(callees), guard, symbol, node)
+                yield self.item("branch", callees[0], " ".join(callees), speaking, symbol, node)
 
     def calls(self, node, roots: Iterable[ast.AST], symbol, guard: Guard) -> Iterator[Item]:
         """Checkpoint sites and command line definitions in a statement's own expressions."""
@@ -198,8 +202,9 @@ class _Reader:
                     guard = (*guard, _test(test.test, True))
                 elif any(n is call for n in walk(test.orelse)):
                     guard = (*guard, _test(test.test, False))
-        positional = [text(a) for a in call.args]
-        arguments = positional + sorted(f"{k.arg}={text(k.value)}" for k in call.keywords)
+        arguments = [text(a) for a in call.args]
+        arguments += sorted(f"{k.arg}={text(k.value)}" if k.arg else f"**{text(k.value)}" for k in call.keywords)
+        arguments = [a for a in arguments if not _SURROUNDINGS.search(a)]
         inside = self.region(call.args[0]) if call.args else frozenset()
         outside = called(self.function) if inside else frozenset()
         return self.item("site", text(call.func), "\n".join(arguments), guard, symbol, call, inside, outside)
@@ -213,7 +218,7 @@ class _Reader:
             if name == "apply":
                 return owner is not None and is_word(owner)
             return owner not in _DISK and not (owner and "optimizer" in owner)
-        nested = self.nested.get(name)
+        nested = self.nested.get(name) if self.function and is_word(self.function.name) else None
         return nested is not None and any(
             isinstance(n, ast.Call) and (last(n.func) == "checkpoint" or is_word(last(n.func) or "")) for n in walk(nested)
         )
@@ -240,6 +245,15 @@ class _Reader:
     def item(self, role, subject, content, guard, symbol, node, inside=frozenset(), outside=frozenset()) -> Item:
         condition = guard if isinstance(guard, frozenset) else simplified(_condition(guard))
         return Item(role, subject, content, condition, symbol, node.lineno + self.offset, inside, outside)
+
+
+def _gist(root: ast.AST) -> str:
+    """Of a call only the arguments that hold recompute names: the others may change as they like."""
+    root = root.value if isinstance(root, (ast.Expr, ast.Return, ast.Await)) and root.value is not None else root
+    if not isinstance(root, ast.Call):
+        return text(root)
+    spoken = [a for a in (*root.args, *root.keywords) if any(map(is_word, names(a)))]
+    return f"{text(root.func)}({', '.join(text(a) for a in spoken)})"
 
 
 def _test(node: ast.expr, positive: bool) -> Test:

@@ -68,9 +68,20 @@ def _bound(names: set[str], blocks) -> set[str]:
     return out
 
 
+def renamed(old, new, before, after) -> tuple[set[str], set[str]]:
+    """Names that went and names that came between two versions of one block, as far as they may be renames."""
+    words = [set(re.findall(r"[A-Za-z_]\w*", chunk.text)) for chunk in (old, new)]
+    gone, came = words[0] - words[1], words[1] - words[0]
+    return (_bound(gone, before.everything), _bound(came, after.everything)) if gone and came else (set(), set())
+
+
+def masked(text: str, names: set[str]) -> str:
+    return _NAME.sub(lambda m: "?" if m.group() in names else m.group(), text) if names else text
+
+
 def _masked(item, names: set[str]) -> tuple:
     def mask(text: str) -> str:
-        return _NAME.sub(lambda m: "?" if m.group() in names else m.group(), text)
+        return masked(text, names)
 
     guard = tuple(sorted(tuple(sorted(map(mask, clause))) for clause in item.guard))
     return item.role, mask(item.subject), mask(item.content), guard

@@ -51,7 +51,7 @@ def names(node: ast.AST) -> Iterator[str]:
         elif kind is ast.keyword:
             if n.arg:
                 yield n.arg
-        elif kind is ast.Constant and isinstance(n.value, str) and n.value.isidentifier():
+        elif kind is ast.Constant and isinstance(n.value, str) and "_" in n.value and n.value.isidentifier():
             yield n.value
 
 

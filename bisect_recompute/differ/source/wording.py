@@ -16,17 +16,45 @@ _OFF = {"None", "False", "0", "[]", "()", "''", "0.0"}
 def describe(before, after) -> list[SourceChange]:
     """``before`` and ``after``: compare.Side with crossed-out items."""
     roles = defaultdict(lambda: ([], []))
-    for index, side in enumerate((before, after)):
-        for placed in side.found:
-            roles[placed.item.role][index].append(placed)
-    out = []
+    out, kept = _whole(before, after)
+    for index, placed in kept:
+        roles[placed.item.role][index].append(placed)
     for role, tell in (("default", _defaults), ("argument", _arguments), ("labels", _labels), ("fail", _fails),
                        ("site", _sites), ("decision", _decisions)):
         out += tell(*roles[role], before, after)
     loud = {(c.file, c.symbol) for c in out}
-    uses, branches = (tuple([p for p in side if not _vanished(p, after)] for side in roles[r]) for r in ("use", "branch"))
-    out += _uses(uses, branches, loud)
+    out += _uses(roles["use"], roles["branch"], loud)
     return out
+
+
+def _whole(before, after):
+    """Classes and functions that come or go as a whole, in one sentence each; and the items of all others.
+
+    Where one goes and another comes it may be the same under a new name: then each of its items is told.
+    """
+    containers = [defaultdict(list), defaultdict(list)]
+    kept = []
+    for index, (side, other) in enumerate(((before, after), (after, before))):
+        for placed in side.found:
+            top = placed.item.symbol.split(".")[0]
+            whole = top and not other.defines(top)
+            containers[index][(placed.file, top)].append(placed) if whole else kept.append((index, placed))
+    gone, came = containers
+    if gone and came:
+        kept += [(index, p) for index in (0, 1) for group in containers[index].values() for p in group]
+        return [], kept
+    out = []
+    for index, groups in enumerate(containers):
+        for (file, top), group in groups.items():
+            loud = [p for p in group if p.item.role in ("site", "decision", "fail")]
+            if not loud or (index == 0 and "legacy" in file):
+                continue  # a legacy tree that goes takes nothing from anybody who does not fail at once
+            sites = sum(p.item.role == "site" for p in loud)
+            what = f"{sites} checkpoint site{'s' if sites != 1 else ''}" if sites else "recompute conditions"
+            detail = (f"{top} is new and has {what}: runs that do not use it do not change" if index else
+                      f"{top} is removed with its {what}: runs that use it fail or must use another class")
+            out.append(SourceChange(file, top, "checkpoint-site", min(p.item.line for p in loud), detail))
+    return out, kept
 
 
 def settings(before, after) -> list[SettingChange]:
@@ -35,7 +63,7 @@ def settings(before, after) -> list[SettingChange]:
     for role in ("default", "argument"):
         old, new = ([p for p in side.found if p.item.role == role] for side in (before, after))
         for was, now in _pairs(old, new, _default_key):
-            if was and now and _first(was) != _first(now):
+            if was and now and not _same_default(was, now):
                 field = now.item.subject.lstrip("-").replace("-", "_")
                 holder = now.item.symbol if role == "default" else f"{now.item.symbol} {now.item.subject}"
                 out.append(SettingChange(holder, field, _literal(_first(was)), _literal(_first(now)), now.file, now.item.line))
@@ -48,6 +76,10 @@ def _default_key(placed):
 
 def _first(placed) -> str:
     return placed.item.content.split("\n")[0]
+
+
+def _same_default(was, now) -> bool:
+    return _first(was) == _first(now) or {_first(was), _first(now)} == {"None", "False"}
 
 
 def _literal(source: str):
@@ -77,16 +109,17 @@ def _defaults(old, new, before, after):
         placed = now or was
         name, owner = placed.item.subject, placed.item.symbol
         if was and now:
-            yield _change(now, "default", f"{owner}.{name} now defaults to {now.item.content} (was {was.item.content}): "
-                                          "runs that leave it out change")
-        elif name in NEIGHBOURS or owner.split(".")[0] not in (after.names if was else before.names):
+            if not _same_default(was, now):
+                yield _change(now, "default", f"{owner}.{name} now defaults to {now.item.content} (was {was.item.content}): "
+                                              "runs that leave it out change")
+        elif name in NEIGHBOURS:
             continue
         elif f"{owner}.{name}" in (after.symbols if was else before.symbols):
             continue  # written twice on one side
         elif now:
-            effect = "off unless set" if now.item.content in _OFF else "in effect for runs that do not set it"
-            kind = "plumbing" if now.item.content in _OFF else "default"
-            yield _change(now, kind, f"new field {owner}.{name}, default {now.item.content}: {effect}")
+            on = now.item.content == "True"
+            effect = "in effect for runs that do not set it" if on else "nothing changes for runs that do not set it"
+            yield _change(now, "default" if on else "plumbing", f"new field {owner}.{name}, default {now.item.content}: {effect}")
         else:
             yield _change(was, "plumbing", f"field {owner}.{name} (default {was.item.content}) is gone: "
                                            "setting it has no effect or fails")
@@ -98,7 +131,7 @@ def _arguments(old, new, before, after):
         flag = placed.item.subject
         if was and now:
             (d0, c0), (d1, c1) = (p.item.content.split("\n", 1) for p in (was, now))
-            if d0 != d1:
+            if not _same_default(was, now):
                 yield _change(now, "default", f"{flag} now defaults to {d1} (was {d0}): runs that leave it out change")
             if c0 != c1:
                 yield _change(now, "validation", f"{flag} now accepts {c1 or 'anything'} (was {c0 or 'anything'})")
@@ -122,7 +155,7 @@ def _labels(old, new, before, after):
 def _fails(old, new, before, after):
     seen = set()
     for p in old:
-        if ("old", p.item.guard) not in seen and not _vanished(p, after):
+        if ("old", p.item.guard) not in seen:
             seen.add(("old", p.item.guard))
             yield _change(p, "validation", f"no longer fails when {shown(p.item.guard)}")
     for p in new:
@@ -131,32 +164,25 @@ def _fails(old, new, before, after):
             yield _change(p, "validation", f"now fails when {shown(p.item.guard)}")
 
 
-def _vanished(placed, after) -> bool:
-    """The class (or function) around it left the code base altogether, in a tree that was already called legacy."""
-    top = placed.item.symbol.split(".")[0]
-    return "legacy" in placed.file and bool(top) and top not in after.names
-
-
 def _sites(old, new, before, after):
-    old = [p for p in old if not _vanished(p, after)]
     for key in (lambda p: (p.item.symbol, p.item.subject, p.item.content),
                 lambda p: (p.item.symbol, p.item.subject, p.item.guard),
                 lambda p: (p.item.symbol, p.item.subject),
                 lambda p: (p.item.symbol.rpartition(".")[2], p.item.subject, p.item.content),
-                lambda p: (p.item.subject, p.item.content)):
+                lambda p: (p.item.subject, p.item.content),
+                lambda p: (p.item.subject, p.item.content.split("\n")[0])):
         left_old, left_new = [], []
         for was, now in _pairs(old, new, key):
             if was and now:
-                yield _change(now, "checkpoint-site", _site_change(was.item, now.item))
+                moved = f" (moved from {was.item.symbol})" if was.item.symbol != now.item.symbol else ""
+                yield _change(now, "checkpoint-site", _site_change(was.item, now.item) + moved)
             elif was:
                 left_old.append(was)
             else:
                 left_new.append(now)
         old, new = left_old, left_new
     for p in new:
-        top = p.item.symbol.split(".")[0]
-        fresh = f"; {top} is new, runs that do not use it do not change" if top and top not in before.names else ""
-        yield _change(p, "checkpoint-site", f"new {_what(p.item)}{_if(p.item.guard)}{fresh}")
+        yield _change(p, "checkpoint-site", f"new {_what(p.item)}{_if(p.item.guard)}")
     for p in old:
         yield _change(p, "checkpoint-site", f"{_what(p.item)}{_if(p.item.guard)} is gone")
 
@@ -189,7 +215,6 @@ def _site_change(was, now) -> str:
 
 
 def _decisions(old, new, before, after):
-    old = [p for p in old if not _vanished(p, after)]
     for was, now in _pairs(old, new, lambda p: (p.item.symbol.rpartition(".")[2], p.item.subject)):
         placed = now or was
         field = placed.item.subject

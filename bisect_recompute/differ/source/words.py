@@ -29,7 +29,7 @@ _RECOMPUTE = (
 )
 _OFFLOAD = r"(?:^|_)off(?:load|_interface)|Offload(?!.*(?:Optim|Param|State))|OFFLOAD_MGR"
 _NOT_OFFLOAD = re.compile(
-    r"optim|inference|kv_cache|grad|rl_|state|params?_|weights?_when|HybridDevice|uncheckpointed|_recompute_wrapper"
+    r"optim|inference|to_cpu|kv_cache|grad|rl_|state|params?_|weights?_when|HybridDevice|uncheckpointed|_recompute_wrapper"
     r"|recompute_w_u|latest_checkpointed", re.I)
 _WORD = re.compile(f"{_RECOMPUTE}|{_OFFLOAD}", re.I)
 _STEMS = (
@@ -55,7 +55,7 @@ REMARK = re.compile(
 
 _SKIPPED = re.compile(
     r"(^|/)(tests?|testing|docs?|examples?|tools|scripts|inference|text_generation\w*|dist_checkpointing|recipes"
-    r"|perf_recipes|rl|\.\w[^/]*)/|(^|/)(test_|train_rl|rl_|checkpointing\.py|setup\.py|conftest)|theoretical_memory|flops?_|num_flo"
+    r"|perf_recipes|rl|optimizer|\.\w[^/]*)/|(^|/)(test_|train_rl|rl_|checkpointing\.py|setup\.py|conftest)|memory_usage|flops?_|num_flo"
 )
 
 
