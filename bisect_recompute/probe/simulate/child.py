@@ -64,12 +64,12 @@ def _measure(job: dict, on_stage) -> dict:
         os.environ["NVTE_ALLOW_NONDETERMINISTIC_ALGO"] = "0"
     for name in IMPORTS:
         importlib.import_module(name)
-    source_file = _source_files(tree)
+    source_files = _SourceFiles(tree)
     ranks = recipe.parallel.ranks or _distinct_ranks(recipe)
     measurements = []
     for rank in ranks[1:]:
-        measurements.append(_in_fork(recipe, rank, source_file))
-    measurements.append(one_rank.measure(recipe, ranks[0], source_file, on_stage))
+        measurements.append(_in_fork(recipe, rank, source_files))
+    measurements.append(one_rank.measure(recipe, ranks[0], source_files, on_stage))
     hottest = max(measurements, key=lambda m: m.peak_bytes)
     return {
         "memory": _memory(recipe, measurements, hottest),
@@ -92,7 +92,7 @@ def _distinct_ranks(recipe: Recipe) -> list[int]:
     return [stage * per_stage for stage in sorted({0, 1, stages - 1}) if stage < stages]
 
 
-def _in_fork(recipe: Recipe, rank: int, source_file) -> one_rank.RankMeasurement:
+def _in_fork(recipe: Recipe, rank: int, source_files) -> one_rank.RankMeasurement:
     """A process simulates one rank only: caches of workspaces and process groups would leak into the next."""
     import pickle
 
@@ -102,7 +102,7 @@ def _in_fork(recipe: Recipe, rank: int, source_file) -> one_rank.RankMeasurement
         os.close(read)
         with os.fdopen(write, "wb") as stream:
             try:
-                answer = one_rank.measure(recipe, rank, source_file, lambda name: None)
+                answer = one_rank.measure(recipe, rank, source_files, lambda name: None)
             except BaseException as error:
                 traceback.print_exc()
                 answer = f"{type(error).__name__}: {error} (rank {rank})"
@@ -120,27 +120,19 @@ def _in_fork(recipe: Recipe, rank: int, source_file) -> one_rank.RankMeasurement
     return answer
 
 
-def _source_files(tree: Path):
-    """Names the repository path of code that belongs to the commit or to the installed Megatron Core."""
-    core = importlib.import_module("megatron.core").__file__
-    prefixes = [str(tree) + os.sep, core[: core.rindex("megatron" + os.sep + "core")]]
-    known: dict = {}
+class _SourceFiles(dict):
+    """Code object -> its path in the repository (or in the installed Megatron Core), None for other code."""
 
-    def source_file(code):
-        try:
-            return known[code]
-        except KeyError:
-            name = code.co_filename
-            path = None
-            if "megatron" in name or name.startswith(prefixes[0]):
-                for prefix in prefixes:
-                    if name.startswith(prefix):
-                        path = name[len(prefix):]
-                        break
-            known[code] = path
-            return path
+    def __init__(self, tree: Path):
+        core = importlib.import_module("megatron.core").__file__
+        self._prefixes = (str(tree) + os.sep, core[: core.rindex("megatron" + os.sep + "core")])
 
-    return source_file
+    def __missing__(self, code):
+        name = code.co_filename
+        prefix = next((p for p in self._prefixes if name.startswith(p)), None)
+        inside = prefix is not None and (prefix == self._prefixes[0] or name.startswith(prefix + "megatron"))
+        self[code] = path = name[len(prefix):] if inside else None
+        return path
 
 
 def _memory(recipe: Recipe, measurements, hottest) -> MemoryUse:

@@ -42,34 +42,37 @@ class SimulatedGpu(TorchDispatchMode):
         self.attention_backend = "unfused"
         self._workspace = HOPPER_WORKSPACE if compute_capability[0] == 9 else OLDER_WORKSPACE
         self._handles: set[bool] = set()
-        self._makes_new: dict = {}
+        self._operators: dict = {}
+
+    @classmethod
+    def _should_skip_dynamo(cls):
+        return False  # nothing is traced here, and the guard would cost as much as the operator
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         kwargs = kwargs or {}
-        answer = ANSWERS.get(func)
-        if answer is None and func.namespace == "c10d":
+        answer, may_allocate, count = self._operators.get(id(func)) or self._describe(func)
+        if answer is _collective:
             return _collective(func, args)
-        if "device" in kwargs and kwargs["device"] is not None and kwargs["device"].type == "cuda":
+        if kwargs.get("device") is not None and kwargs["device"].type == "cuda":
             kwargs["device"] = META
         outer, self.in_kernel = self.in_kernel, True
         try:
             out = answer(func, *args, **kwargs) if answer is not None else func(*args, **kwargs)
         finally:
             self.in_kernel = outer
-        if self._may_allocate(func):
+        if may_allocate:
             self._see(out)
-        count = flops.OPERATORS.get(func)
         if count is not None and _any_meta(args):
             self.add_flops(count(*args, **kwargs))
             self._use_cublas()
         return out
 
-    def _may_allocate(self, func) -> bool:
-        makes_new = self._makes_new.get(func)
-        if makes_new is None:
-            makes_new = any(ret.alias_info is None for ret in func._schema.returns) or "resize" in func.__name__
-            self._makes_new[func] = makes_new
-        return makes_new
+    def _describe(self, func):
+        """(what answers instead of PyTorch, whether a result can be new memory, its FLOPs); operators are singletons."""
+        answer = _collective if func.namespace == "c10d" else ANSWERS.get(func)
+        may_allocate = any(ret.alias_info is None for ret in func._schema.returns) or "resize" in func.__name__
+        self._operators[id(func)] = described = (answer, may_allocate, flops.OPERATORS.get(func))
+        return described
 
     def _see(self, out):
         if isinstance(out, torch.Tensor):

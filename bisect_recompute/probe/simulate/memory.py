@@ -44,14 +44,14 @@ class _Reference(weakref.ref):
 class MemoryTracker:
     """Keeps the list of allocations and frees, from which totals, peaks and what was alive then are read."""
 
-    def __init__(self, source_file):
-        """``source_file(code) -> str | None`` names the repository path of a code object, None for code to look past."""
+    def __init__(self, source_files):
+        """``source_files[code]`` is the repository path of a code object, None for code to look past."""
         self.phase = "build"
         self.modules: list[str] = []
         self.allocated = 0
         self.peak = 0
         self.events: list[tuple[Block, int]] = []
-        self._source_file = source_file
+        self._source_files = source_files
         self._live: dict[int, tuple[_Reference, Block]] = {}
         self._hidden = 0
         self._next_address = 1 << 40
@@ -122,9 +122,9 @@ class MemoryTracker:
 
     def _origin(self):
         frame = sys._getframe(3)
-        source_file = self._source_file
+        source_files = self._source_files
         while frame is not None:
-            path = source_file(frame.f_code)
+            path = source_files[frame.f_code]
             if path is not None:
                 return path, frame.f_lineno
             frame = frame.f_back

@@ -30,10 +30,10 @@ class RankMeasurement:
     attention_backend: str
 
 
-def measure(recipe: Recipe, rank: int, source_file, on_stage) -> RankMeasurement:
+def measure(recipe: Recipe, rank: int, source_files, on_stage) -> RankMeasurement:
     """Builds and trains two iterations in this process, which must not have simulated before."""
     gpu_kind = GPUS[recipe.hardware.gpu]
-    tracker = memory.MemoryTracker(source_file)
+    tracker = memory.MemoryTracker(source_files)
     gpu = SimulatedGpu(tracker, gpu_kind.compute_capability)
     SimulatedGpu.current = gpu
     _follow_backward(tracker)
