@@ -27,9 +27,43 @@ class FieldSpec:
         self.keyword_only = keyword_only
 
 
+class ClassSource:
+    """A class's syntax tree and its statements by the names that they bind."""
+
+    __slots__ = ("chunk", "node", "members")
+
+    def __init__(self, chunk: str, node: ast.ClassDef):
+        self.chunk = chunk
+        self.node = node
+        self.members: dict[str, list[ast.stmt]] = {}
+        for statement in node.body:
+            for name in _member_names(statement):
+                self.members.setdefault(name, []).append(statement)
+
+
 class Classes:
+    def class_source(self, cls: Class) -> ClassSource:
+        """The class as this revision's file has it; evaluations that used an older body are found by their members."""
+        if cls.node is not None:
+            key: Any = id(cls)
+            found = self.class_sources.get(key)
+            if found is None or found.node is not cls.node:
+                found = self.class_sources[key] = ClassSource(cls.chunk, cls.node)
+            return found
+        file = self.world.file(cls.path)
+        binding = next((b for _, b in reversed(file.bindings.get(cls.name, ())) if b.kind == "class"), None) if file else None
+        if binding is None:
+            raise Imprecise(f"class {cls.name} is gone")
+        key = (binding.chunk, binding.index)
+        found = self.class_sources.get(key)
+        if found is None:
+            if len(self.class_sources) > 2000:
+                self.class_sources.clear()
+            found = self.class_sources[key] = ClassSource(binding.chunk, self.world.chunks.statement(*key))
+        return found
+
     def decorate_class(self, made: Class, node: ast.ClassDef, frame: Optional[Frame]) -> Any:
-        frame = frame or Frame(made.path, made.chunk)
+        frame = frame or Frame(made.path, self.class_source(made).chunk)
         for decorator in node.decorator_list:
             called = decorator.func if isinstance(decorator, ast.Call) else decorator
             value = self.eval(frame, called)
@@ -40,21 +74,21 @@ class Classes:
 
     def lineage(self, cls: Class) -> tuple[list, bool]:
         """(classes in method resolution order, whether all of them are known); outside classes as External."""
-        if cls.frame is None and cls.index is not None:
-            return self.memoised(("lineage", cls.path, cls.name, cls.chunk), lambda: self._lineage(cls))
+        if cls.node is None:
+            return self.memoised(("lineage", cls.path, cls.name), lambda: self._lineage(cls))
         return self._lineage(cls)
 
     def _lineage(self, cls: Class) -> tuple[list, bool]:
-        if cls.index is not None:
+        if cls.node is None:
             self.depend("member", cls.path, cls.name, "")
         if self.depth > 60:
             return [cls], False
         order: list = [cls]
         complete = True
-        frame = cls.frame or Frame(cls.path, cls.chunk, limit=None)
+        frame = cls.frame or Frame(cls.path, self.class_source(cls).chunk)
         self.depth += 1
         try:
-            for base in cls.node(self.world.chunks).bases:
+            for base in self.class_source(cls).node.bases:
                 value = self.eval(frame, base)
                 if isinstance(value, Class):
                     inherited, known = self.lineage(value)
@@ -83,17 +117,17 @@ class Classes:
         return MISSING
 
     def class_member(self, cls: Class, name: str) -> Any:
-        if cls.index is None or cls.frame is not None:
+        if cls.node is not None:
             return self._class_member(cls, name)
-        return self.memoised(("member", cls.path, cls.name, cls.chunk, name), lambda: self._class_member(cls, name))
+        return self.memoised(("member", cls.path, cls.name, name), lambda: self._class_member(cls, name))
 
     def _class_member(self, cls: Class, name: str) -> Any:
-        if cls.index is not None:
+        if cls.node is None:
             self.depend("member", cls.path, cls.name, name)
         key = ("class", cls.path, cls.name, id(cls.frame), name)
         if key in self.in_progress:
             return MISSING
-        found = [s for s in cls.node(self.world.chunks).body if name in _member_names(s)]
+        found = self.class_source(cls).members.get(name)
         if not found:
             return MISSING
         self.in_progress.add(key)
@@ -103,7 +137,7 @@ class Classes:
             self.in_progress.discard(key)
 
     def _run_members(self, cls: Class, name: str, found: list) -> Any:
-        frame = Frame(cls.path, cls.chunk, outer=cls.frame, owner=cls)
+        frame = Frame(cls.path, self.class_source(cls).chunk, outer=cls.frame, owner=cls)
         try:
             if isinstance(found[-1], ast.FunctionDef):
                 if any("setter" in ast.unparse(d) for d in found[-1].decorator_list):
@@ -138,9 +172,9 @@ class Classes:
         return self.class_slot(cls, name) is not MISSING
 
     def is_dataclass(self, cls: Class) -> bool:
-        if cls.index is not None:
+        if cls.node is None:
             self.depend("member", cls.path, cls.name, "")
-        for decorator in cls.node(self.world.chunks).decorator_list:
+        for decorator in self.class_source(cls).node.decorator_list:
             called = decorator.func if isinstance(decorator, ast.Call) else decorator
             if (called.id if isinstance(called, ast.Name) else getattr(called, "attr", "")) == "dataclass":
                 return True
@@ -172,7 +206,7 @@ class Classes:
         return made
 
     def _own(self, cls: Class, name: str) -> Optional[Func]:
-        if not any(name in _member_names(s) for s in cls.node(self.world.chunks).body):
+        if name not in self.class_source(cls).members:
             return None
         slot = self.class_member(cls, name)
         return slot[0] if slot is not MISSING and isinstance(slot[0], Func) else None
@@ -192,7 +226,7 @@ class Classes:
         found: dict = {}
         for cls in reversed(lineage):
             if isinstance(cls, Class) and self.is_dataclass(cls):
-                for statement in cls.node(self.world.chunks).body:
+                for statement in self.class_source(cls).node.body:
                     if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name):
                         if "ClassVar" not in ast.unparse(statement.annotation):
                             found.setdefault(statement.target.id, None)
@@ -226,8 +260,7 @@ class Classes:
     def class_has_default(self, lineage: list, name: str) -> bool:
         return any(
             isinstance(c, Class) and any(
-                name in _member_names(s) and not (isinstance(s, ast.AnnAssign) and s.value is None)
-                for s in c.node(self.world.chunks).body
+                not (isinstance(s, ast.AnnAssign) and s.value is None) for s in self.class_source(c).members.get(name, ())
             )
             for c in lineage
         )
@@ -260,7 +293,7 @@ class Classes:
         value = args[0][0]
         if isinstance(value, EnumMember):
             return value
-        for statement in cls.node(self.world.chunks).body:
+        for statement in self.class_source(cls).node.body:
             for name in _member_names(statement):
                 slot = self.class_member(cls, name)
                 if slot is not MISSING and isinstance(slot[0], EnumMember):
@@ -410,8 +443,8 @@ class Classes:
                 self.call_function(hook, [(owner, None), (name, None), (value, origin)], {})
                 return True
             if name in names:
-                frame = Frame(each.path, each.chunk, outer=each.frame, owner=each)
-                setter = self.make_function(frame, names[name](each.node(self.world.chunks)))
+                frame = Frame(each.path, self.class_source(each).chunk, outer=each.frame, owner=each)
+                setter = self.make_function(frame, names[name](self.class_source(each).node))
                 setter.owner = each
                 self.call_function(setter, [(owner, None), (value, origin)], {})
                 return True
@@ -419,16 +452,16 @@ class Classes:
 
     def setters(self, cls: Class) -> list[tuple[Class, dict]]:
         """Classes of the lineage whose code runs on attribute writes, and for which names."""
-        if cls.index is None or cls.frame is not None:
+        if cls.node is not None:
             return self._setters(cls)
-        return self.memoised(("setters", cls.path, cls.name, cls.chunk), lambda: self._setters(cls))
+        return self.memoised(("setters", cls.path, cls.name), lambda: self._setters(cls))
 
     def _setters(self, cls: Class) -> list[tuple[Class, dict]]:
         found = []
         for each in self.lineage(cls)[0]:
             if isinstance(each, Class):
                 names = {}
-                for position, statement in enumerate(each.node(self.world.chunks).body):
+                for position, statement in enumerate(self.class_source(each).node.body):
                     if isinstance(statement, ast.FunctionDef) and (
                         statement.name == "__setattr__" or any("setter" in ast.unparse(d) for d in statement.decorator_list)
                     ):

@@ -38,6 +38,7 @@ class Interpreter(Statements, Expressions, Calls, Classes, Library, Modules, Sta
         self.partial: dict = {}
         """(path, name) -> slot of a registry while the statements that fill it are evaluated."""
         self.shapes: dict = {}
+        self.class_sources: dict = {}
         self.steps = 0
         self.depth = 0
         self.depth_cut = False

@@ -72,7 +72,7 @@ class Library:
             return list(value)
         if isinstance(value, Class) and self.is_enum(value):
             found = []
-            for statement in value.node(self.world.chunks).body:
+            for statement in self.class_source(value).node.body:
                 for target in getattr(statement, "targets", []):
                     found.append(self.class_member(value, target.id)[0])
             return found

@@ -152,7 +152,7 @@ class Modules:
         for place, binding in bindings[first:]:
             chunk = binding.chunk
             if binding.kind == "class":
-                slot = (Class(name, path, chunk, binding.index, None, None, 0), (path, chunk, 1), False)
+                slot = (Class(name, path, None, None, None, 0), None, False)
                 node = self.world.chunks.statement(chunk, binding.index)
                 slot = (self.decorate_class(slot[0], node, None), (path, chunk, node.lineno), False)
                 continue

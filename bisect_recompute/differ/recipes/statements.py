@@ -159,7 +159,7 @@ class Statements:
 
     def do_ClassDef(self, frame, node):
         scope = None if frame.names is None and frame.owner is None else frame
-        made = Class(node.name, frame.path, frame.chunk, None, node, scope, self.next_serial())
+        made = Class(node.name, frame.path, frame.chunk, node, scope, self.next_serial())
         self.bind(frame, node.name, self.decorate_class(made, node, frame), self.origin(frame, node))
 
     # Branches

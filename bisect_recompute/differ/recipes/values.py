@@ -124,20 +124,18 @@ class Func:
 
 
 class Class:
-    __slots__ = ("name", "path", "chunk", "index", "_node", "frame", "serial", "attrs")
+    """A class of the repository. At module level it is known by its place alone, ``node`` and ``chunk`` are None."""
 
-    def __init__(self, name, path, chunk, index, node, frame, serial):
+    __slots__ = ("name", "path", "chunk", "node", "frame", "serial", "attrs")
+
+    def __init__(self, name, path, chunk, node, frame, serial):
         self.name = name
         self.path = path
         self.chunk = chunk
-        self.index = index
-        self._node = node
+        self.node = node
         self.frame = frame
         self.serial = serial
         self.attrs: dict[str, tuple] = {}
-
-    def node(self, chunks):
-        return self._node if self._node is not None else chunks.statement(self.chunk, self.index)
 
 
 class Bound:
@@ -209,8 +207,10 @@ def same(a: Any, b: Any) -> bool:
         return a.cls.name == b.cls.name and a.cls.path == b.cls.path and a.name == b.name
     if isinstance(a, Module) and isinstance(b, Module):
         return a.path == b.path
-    if isinstance(a, (Func, Class)) and type(a) is type(b) and a.frame is None and b.frame is None:
+    if isinstance(a, Func) and isinstance(b, Func) and a.frame is None and b.frame is None:
         return (a.path, a.name, a.chunk) == (b.path, b.name, b.chunk)
+    if isinstance(a, Class) and isinstance(b, Class):
+        return a.node is None and b.node is None and (a.path, a.name) == (b.path, b.name)
     return False
 
 
