@@ -50,14 +50,13 @@ def _first_difference(old: Chunk, new: Chunk, before, after) -> Optional[tuple[i
     except SyntaxError:
         return None
     gone, came = renamed(old, new, before, after)
-    was, now = ([(line, masked(text, names)) for line, text in side] for side, names in ((was, gone), (now, came)))
-    if [text for _, text in was] == [text for _, text in now]:
+    known, current = [masked(text, gone) for _, text in was], [masked(text, came) for _, text in now]
+    if known == current:
         return None
-    known, current = {text for _, text in was}, {text for _, text in now}
-    for line, text in now:
-        if text not in known:
+    for (line, text), plain in zip(now, current):
+        if plain not in known:
             return line, text
-    lost = next((text for _, text in was if text not in current), "")
+    lost = next((text for (_, text), plain in zip(was, known) if plain not in current), "")
     return new.line, f"without {_INDENT.sub('', lost)}" if lost else "in another order"
 
 

@@ -20,14 +20,14 @@ _SURROUNDINGS = re.compile(r"tensor_model_parallel_group|tp_group|pg_collection|
 """Arguments of a site that name where it runs, not what it keeps."""
 _DISK = frozenset({"dist_checkpointing", "dcp", "saver", "loader"})
 _SPEECH = frozenset({"print", "warn", "warning", "info", "debug", "print_rank_0", "log_single_rank", "warn_rank_0",
-                     "log_on_each_pipeline_stage", "deprecated"})
+                     "log_on_each_pipeline_stage", "deprecated", "debug_rank", "nvtx_range_push", "nvtx_range_pop"})
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 
 @dataclass(frozen=True)
 class Item:
     role: str
-    """site, decision, fail, default, argument, labels, branch or use."""
+    """site, decision, fill (of a setting), fail, default, argument, labels, branch or use."""
     subject: str
     """What it is about: the callee, the name assigned, the field."""
     content: str
@@ -165,7 +165,8 @@ class _Reader:
             target = ", ".join(text(t) for t in targets)
             content = value_of(value) + (f" ({type(node.op).__name__})" if isinstance(node, ast.AugAssign) else "")
             if content != target:
-                yield self.item("decision", target, content, guard, symbol, node)
+                fills = isinstance(targets[0], ast.Attribute) and name in SETTINGS
+                yield self.item("fill" if fills else "decision", target, content, guard, symbol, node)
 
     def expressions(self, node, roots, symbol, guard: Guard) -> Iterator[Item]:
         found = list(self.calls(node, roots, symbol, guard))
@@ -250,6 +251,8 @@ class _Reader:
 def _gist(root: ast.AST) -> str:
     """Of a call only the arguments that hold recompute names: the others may change as they like."""
     root = root.value if isinstance(root, (ast.Expr, ast.Return, ast.Await)) and root.value is not None else root
+    if isinstance(root, (ast.List, ast.Tuple, ast.Set)):
+        return ", ".join(text(e) for e in root.elts if any(map(is_word, names(e))))
     if not isinstance(root, ast.Call):
         return text(root)
     spoken = [a for a in (*root.args, *root.keywords) if any(map(is_word, names(a)))]

@@ -8,7 +8,7 @@ from collections import defaultdict
 
 from bisect_recompute.differ.source.change import SettingChange, SourceChange
 from bisect_recompute.differ.source.conditions import shown
-from bisect_recompute.differ.source.words import NEIGHBOURS, SETTINGS, is_word
+from bisect_recompute.differ.source.words import NEIGHBOURS
 
 _OFF = {"None", "False", "0", "[]", "()", "''", "0.0"}
 
@@ -20,7 +20,7 @@ def describe(before, after) -> list[SourceChange]:
     for index, placed in kept:
         roles[placed.item.role][index].append(placed)
     for role, tell in (("default", _defaults), ("argument", _arguments), ("labels", _labels), ("fail", _fails),
-                       ("site", _sites), ("decision", _decisions)):
+                       ("site", _sites), ("decision", _decisions), ("fill", _decisions)):
         out += tell(*roles[role], before, after)
     loud = {(c.file, c.symbol) for c in out}
     out += _uses(roles["use"], roles["branch"], loud)
@@ -46,7 +46,7 @@ def _whole(before, after):
     out = []
     for index, groups in enumerate(containers):
         for (file, top), group in groups.items():
-            loud = [p for p in group if p.item.role in ("site", "decision", "fail")]
+            loud = [p for p in group if p.item.role in ("site", "decision", "fill", "fail")]
             if not loud or (index == 0 and "legacy" in file):
                 continue  # a legacy tree that goes takes nothing from anybody who does not fail at once
             sites = sum(p.item.role == "site" for p in loud)
@@ -218,17 +218,17 @@ def _decisions(old, new, before, after):
     for was, now in _pairs(old, new, lambda p: (p.item.symbol.rpartition(".")[2], p.item.subject)):
         placed = now or was
         field = placed.item.subject
-        validator = field in SETTINGS and re.search(r"post_init|valid|finalize|arguments", placed.item.symbol)
-        kind = "default" if validator else "checkpoint-site"
+        validator = re.search(r"post_init|valid|finalize|arguments", placed.item.symbol)
+        kind = "checkpoint-site" if not validator else "default" if placed.item.role == "fill" else "validation"
         if was and now:
             detail = f"{field} is now {_value(now)} (was {_value(was)})"
         elif now:
             detail = f"{field} is now set to {_value(now)}"
-            if not validator and now.item.content in _OFF:
+            if kind == "checkpoint-site" and now.item.content in _OFF:
                 continue
         else:
             detail = f"{field} is no longer set to {_value(was)}"
-            if not validator and was.item.content in _OFF:
+            if kind == "checkpoint-site" and was.item.content in _OFF:
                 continue
         yield _change(placed, kind, detail)
 
