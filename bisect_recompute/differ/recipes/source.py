@@ -132,6 +132,9 @@ class Chunks:
                     bindings[name].append((place, binding))
                     bindings[name].sort(key=lambda entry: (entry[0], entry[1].index))
 
+    def text(self, chunk: str) -> str:
+        return self._chunks[chunk].text
+
     def statement(self, chunk: str, index: int) -> ast.stmt:
         return self.tree(chunk)[index]
 

@@ -1,0 +1,162 @@
+"""What each commit of a range changes in the settings of recipes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import Iterable, Mapping, Optional, Sequence
+
+from bisect_recompute.differ.evidence import SettingChange
+from bisect_recompute.differ.recipes import fields as names
+from bisect_recompute.differ.recipes.fields import UNSET, FieldState
+from bisect_recompute.differ.recipes.moves import body_of, pair
+from bisect_recompute.differ.recipes.recipes import RecipeState
+from bisect_recompute.differ.recipes.revision import Revision
+from bisect_recompute.history.commit import Commit
+from bisect_recompute.history.repository import Repository
+
+
+@dataclass(frozen=True)
+class RecipeChanges:
+    """What one commit does to recipes. All fields that differ are in ``changes``, effective ones in ``effective``."""
+
+    kinds: tuple[str, ...] = ()
+    """Of recipe-value, recipe-added, recipe-removed, recipe-moved."""
+    changes: tuple[SettingChange, ...] = ()
+    effective: tuple[bool, ...] = ()
+    """For each change: whether it is part of a change of the recipe's effective recompute or offload state."""
+    states: tuple[tuple[str, str, str], ...] = ()
+    """(recipe, old state, new state) of recipes whose effective state changes."""
+    moved: tuple[tuple[str, str], ...] = ()
+    added: tuple[str, ...] = ()
+    removed: tuple[str, ...] = ()
+
+
+def walk(repository: Repository, commits: Sequence[Commit], start: Optional[str] = None) -> Iterable[RecipeChanges]:
+    """The changes of consecutive commits, oldest first; each commit is compared with its first parent."""
+    if not commits:
+        return
+    changed = repository.changes_in(commits)
+    at = start or (commits[0].parents[0] if commits[0].parents else None)
+    revision = Revision(repository.read_blob, repository.tree(at) if at else {})
+    for commit in commits:
+        parent = commit.parents[0] if commit.parents else None
+        if parent != at:
+            # Not the next commit of one line: go to its first parent first.
+            _jump(repository, revision, parent)
+        yield step(revision, [(c.path, c.new_blob) for c in changed[commit.sha]])
+        at = commit.sha
+
+
+def _jump(repository: Repository, revision: Revision, sha: Optional[str]) -> None:
+    target = repository.tree(sha) if sha else {}
+    paths = revision.world.tree.keys() | target.keys()
+    revision.move([(path, target.get(path)) for path in paths])
+
+
+def step(revision: Revision, changed: Sequence[tuple[str, Optional[str]]]) -> RecipeChanges:
+    """Goes to the next commit and says what it changes."""
+    world = revision.world
+    before = dict(revision.recipes)
+    old_files = {path: world.file(path) for path, _ in changed if path in world.tree}
+    old_lines = _OldLines(old_files, world.chunks)
+    stale = revision.move(changed)
+    gone = {k: before[k] for k in stale if k in before and k not in revision.recipes and before[k].has_model}
+    come = {k: revision.recipes[k] for k in stale if k in revision.recipes and k not in before and revision.recipes[k].has_model}
+    kept = [k for k in stale if k in before and k in revision.recipes]
+    moved: dict[str, str] = {}
+    if gone and come:
+        bodies = {k: body_of(old_files.get(s.cell.path), world.chunks, s.cell) for k, s in gone.items()}
+        moved = pair(revision, {k: s.cell for k, s in gone.items()}, bodies, {k: s.cell for k, s in come.items()})
+    changes: list[SettingChange] = []
+    effective: list[bool] = []
+    states: list[tuple[str, str, str]] = []
+    for old_key, new_key in sorted([*((k, k) for k in kept), *moved.items()], key=lambda p: p[1]):
+        old, new = before[old_key], revision.recipes[new_key]
+        if old.failed or new.failed or not (old.has_model and new.has_model):
+            continue
+        matters = names.effective_changes(old.fields, new.fields)
+        if matters:
+            states.append((new_key, names.describe_state(old.fields), names.describe_state(new.fields)))
+        for name in names.ALL:
+            a, b = old.fields.get(name, UNSET), new.fields.get(name, UNSET)
+            if a.same_value(b) or "unknown" in (a.state, b.state):
+                continue
+            file, line = _place(revision, old_lines, old, new, a, b)
+            changes.append(SettingChange(new_key, name, a.shown(), b.shown(), file, line))
+            effective.append(name in matters)
+    renamed = {old: new for old, new in moved.items() if old != new}
+    added = tuple(sorted(come.keys() - set(moved.values())))
+    removed = tuple(sorted(gone.keys() - moved.keys()))
+    kinds = [kind for kind, there in (("recipe-value", any(effective)), ("recipe-added", added), ("recipe-removed", removed),
+                                      ("recipe-moved", renamed)) if there]
+    return RecipeChanges(tuple(kinds), tuple(changes), tuple(effective), tuple(states), tuple(sorted(renamed.items())), added, removed)
+
+
+class _OldLines:
+    """Lines in the files before the commit, of code that the commit removes."""
+
+    def __init__(self, files: Mapping, chunks):
+        self.files = files
+        self.chunks = chunks
+
+    def line(self, origin: Optional[tuple]) -> tuple[str, int]:
+        if origin is None or self.files.get(origin[0]) is None:
+            return "", 0
+        return origin[0], self.files[origin[0]].line(origin[1], origin[2])
+
+
+def _place(revision: Revision, old_lines: _OldLines, old: RecipeState, new: RecipeState, a: FieldState, b: FieldState):
+    """(file, line) to blame: where the new value is written if the commit wrote it, else the code that it changed."""
+    world = revision.world
+    if b.origin is not None and _is_new(old_lines, b.origin):
+        return world.line(b.origin)
+    for dependency, fingerprint in new.dependencies.items():
+        if dependency[0] == "name" and old.dependencies.get(dependency, fingerprint) != fingerprint:
+            place = _changed_line(revision, old_lines, dependency[1], dependency[2])
+            if place[1]:
+                return place
+    file, line = old_lines.line(a.origin)
+    if line:
+        return file, line
+    file, line = world.line(b.origin)
+    if line:
+        return file, line
+    found = world.file(new.cell.path)
+    return new.cell.path, found.line(found.bindings[new.cell.name][-1][1].chunk, 1) if found else 0
+
+
+def _is_new(old_lines: _OldLines, origin: tuple) -> bool:
+    file = old_lines.files.get(origin[0])
+    return file is None and False or (file is not None and origin[1] is not None and not file.line(origin[1], origin[2]))
+
+
+def _changed_line(revision: Revision, old_lines: _OldLines, path: str, name: str) -> tuple[str, int]:
+    """First line that differs in the definition of a name, in the new file; in the old one where it is gone."""
+    file, old = revision.world.file(path), old_lines.files.get(path)
+    new_binding = file.bindings[name][-1][1] if file and name in file.bindings else None
+    old_binding = old.bindings[name][-1][1] if old and name in old.bindings else None
+    if new_binding is None:
+        return (path, old.line(old_binding.chunk, 1)) if old_binding is not None else ("", 0)
+    offset = 1
+    if old_binding is not None:
+        texts = [revision.world.chunks.text(b.chunk).split("\n") for b in (old_binding, new_binding)]
+        offset = next((i for i, (x, y) in enumerate(zip(*texts), 1) if x != y), 1)
+    return path, file.line(new_binding.chunk, offset)
+
+
+def selected(changes: RecipeChanges, recipes: Sequence[str], wanted: Sequence[str]) -> list[SettingChange]:
+    """The changes to show: effective ones, or those of the fields asked for; of recipes that match a glob."""
+    found = []
+    for change, matters in zip(changes.changes, changes.effective):
+        if recipes and not matches(change.recipe, recipes):
+            continue
+        if any(fnmatchcase(change.field, pattern) for pattern in wanted) if wanted else matters:
+            found.append(change)
+    return found
+
+
+def matches(key: str, patterns: Sequence[str]) -> bool:
+    """Whether a recipe's key, its function name or its module matches one of the globs."""
+    module, _, name = key.partition(":")
+    return any(fnmatchcase(part, p) for p in patterns for part in (key, name, module))
