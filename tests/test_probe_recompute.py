@@ -106,3 +106,11 @@ def test_settings_that_the_revision_refuses_fail_with_its_own_words(simulate, mo
     result = simulate(recipe("llama3-70b", model=model), expect="failed")
     assert result.stage == "build"
     assert "recompute" in result.reason
+
+
+def test_the_result_holds_the_settings_that_the_code_ended_up_with(peak):
+    """Unset modules under selective are filled by Megatron Core itself, as are shapes that follow from others."""
+    settings = peak(recompute_granularity="selective").settings
+    assert settings["recompute_modules"] == ["core_attn"]
+    assert settings["kv_channels"] == HEAD_DIM
+    assert settings["attention_backend"] == "auto"

@@ -84,6 +84,9 @@ class ProbeResult:
     memory: MemoryUse | None = None
     throughput: Throughput | None = None
     provenance: Provenance | None = None
+    settings: dict[str, object] = field(default_factory=dict)
+    """The TransformerConfig that the commit's code ended up with, its own defaults and corrections included: every field
+    with a plain value, enum members by name."""
     log: str | None = None
     notes: tuple[str, ...] = field(default=())
     """What the simulation left out or assumed, one sentence each."""

@@ -75,6 +75,7 @@ def _measure(job: dict, on_stage) -> dict:
         "memory": _memory(recipe, measurements, hottest),
         "throughput": _throughput(recipe, max(measurements, key=lambda m: m.flops)),
         "provenance": finder.provenance(job["blobs"], package_versions(), hottest.attention_backend),
+        "settings": hottest.settings,
         "notes": _notes(recipe),
     }
 

@@ -7,6 +7,7 @@ the recipe did not ask for it; a recipe field that the revision does not know fa
 from __future__ import annotations
 
 import dataclasses
+import enum
 import inspect
 
 import torch
@@ -91,6 +92,21 @@ def transformer_config(recipe: Recipe):
     if unknown:
         raise RecipeMismatch(f"this revision's TransformerConfig has no field {', '.join(unknown)}")
     return TransformerConfig(**{name: value for name, value in stated.items() if name in known})
+
+
+def plain_settings(config) -> dict[str, object]:
+    """The fields of a config dataclass that JSON can hold; functions and dtypes are left out."""
+    settings = {field.name: _plain(getattr(config, field.name, None)) for field in dataclasses.fields(config)}
+    return {name: value for name, value in settings.items() if value is not _plain}
+
+
+def _plain(value):
+    if isinstance(value, enum.Enum):
+        return value.name
+    if isinstance(value, (list, tuple, set)):
+        items = [_plain(item) for item in value]
+        return _plain if _plain in items else items
+    return value if value is None or isinstance(value, (bool, int, float, str)) else _plain
 
 
 def params_dtype(recipe: Recipe) -> torch.dtype:

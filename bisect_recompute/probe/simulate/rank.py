@@ -28,6 +28,7 @@ class RankMeasurement:
     flops: float
     recomputed_flops: float
     attention_backend: str
+    settings: dict[str, object]
 
 
 def measure(recipe: Recipe, rank: int, source_files, on_stage) -> RankMeasurement:
@@ -72,6 +73,7 @@ def measure(recipe: Recipe, rank: int, source_files, on_stage) -> RankMeasuremen
         rank=rank, peak_bytes=peak, first_peak_bytes=first_peak, allocated_bytes=ends[-1][1],
         by_category=memory.by_category(alive), tensors=memory.grouped(alive, TENSOR_GROUPS), flops=gpu.flops * scale,
         recomputed_flops=gpu.recomputed_flops * scale, attention_backend=gpu.attention_backend,
+        settings=model.plain_settings(config),
     )
 
 
