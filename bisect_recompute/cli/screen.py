@@ -52,7 +52,7 @@ class Lines(Silent):
 
     def on_event(self, event: Event) -> None:
         if isinstance(event, (ProbeFinished, Reused)):
-            _line(f"{self.progress.name(event.index)}: {answer(event)}")
+            _line(f"{event.side:4} {self.progress.sha(event.index)}  {self.progress.answer(event)}")
         if self.progress.take(event):
             _line(self.progress.left())
 
@@ -75,19 +75,18 @@ class Terminal(Silent):
         self.live.stop()
 
     def on_event(self, event: Event) -> None:
-        if isinstance(event, (ProbeFinished, Reused)):
-            line = Text.assemble(
-                ("● " if isinstance(event, ProbeFinished) else "○ ", COLOURS[event.side]), (f"{event.side:4} ", COLOURS[event.side]),
-                f"{self.progress.name(event.index)}  ", (answer(event, side=False), "dim"),
-            )
-            self.console.print(line, no_wrap=True, overflow="ellipsis", soft_wrap=False)
         self.progress.take(event)
+        if isinstance(event, (ProbeFinished, Reused)):
+            mark = "●" if isinstance(event, ProbeFinished) else "○"
+            line = Text.assemble((f"{mark} {event.side:4} ", COLOURS[event.side]), f"{self.progress.sha(event.index)}  ",
+                                 (self.progress.answer(event), "dim"))
+            self.console.print(line, no_wrap=True, overflow="ellipsis")
 
     def render(self):
         running = Table.grid(padding=(0, 1))
         for index, began in list(self.progress.running.items()):
             subject = Text(plain(self.progress.plan.commit(index).subject, 60), style="dim")
-            running.add_row(self.spinner, Text(self.progress.name(index)), Text(f"{time.monotonic() - began:.0f} s"), subject)
+            running.add_row(self.spinner, Text(self.progress.sha(index)), Text(f"{time.monotonic() - began:.0f} s"), subject)
         total = len(self.progress.plan.range.commits)
         done = 1 - math.log2(max(self.progress.commits_left, 1)) / math.log2(total) if total > 1 else 0
         bar = Table.grid(padding=(0, 1))
@@ -113,9 +112,9 @@ class Progress:
         if isinstance(event, ProbeStarted):
             self.running[event.index] = time.monotonic()
         elif isinstance(event, (ProbeFinished, ProbeAbandoned)):
-            began = self.running.pop(event.index, None)
-            if isinstance(event, ProbeFinished) and began is not None:
-                self.seconds.append(time.monotonic() - began)
+            self.running.pop(event.index, None)
+            if isinstance(event, ProbeFinished):
+                self.seconds.append(event.result.seconds)
         elif isinstance(event, Reused):
             self.reused += 1
         elif isinstance(event, Narrowed):
@@ -124,9 +123,14 @@ class Progress:
             return told != self._told
         return False
 
-    def name(self, index: int) -> str:
-        end = "good endpoint " if index < 0 else "bad endpoint " if index == self.plan.last else ""
-        return end + self.plan.commit(index).sha[:10]
+    def sha(self, index: int) -> str:
+        return self.plan.commit(index).sha[:10]
+
+    def answer(self, event: ProbeFinished | Reused) -> str:
+        """``73.61 GiB, 412.3 TFLOP/s/GPU, 3.1 s``"""
+        took = "no new probe" if isinstance(event, Reused) else f"{event.result.seconds:.1f} s"
+        end = [f"the {event.side} endpoint"] if event.index in (-1, self.plan.last) else []
+        return ", ".join([measured(event.result), took, *end])
 
     def heading(self) -> str:
         span = self.plan.range
@@ -148,12 +152,6 @@ class Progress:
         # jobs probes at once cut what is left into jobs + 1 parts instead of 2.
         rounds = math.ceil(self.probes_left / math.log2(self.jobs + 1))
         return f"{rounds * sum(self.seconds) / len(self.seconds):.0f} s"
-
-
-def answer(event: ProbeFinished | Reused, side: bool = True) -> str:
-    """``bad, 73.61 GiB, 412.3 TFLOP/s/GPU, 3.1 s``"""
-    took = "no new probe" if isinstance(event, Reused) else f"{event.result.seconds:.1f} s"
-    return ", ".join([event.side] * side + [measured(event.result), took])
 
 
 def measured(result: ProbeResult) -> str:
