@@ -7,11 +7,11 @@ from typing import Sequence
 
 from bisect_recompute.differ.source.change import SettingChange, SourceChange
 from bisect_recompute.differ.source.compare import SourceDiffer
-from bisect_recompute.differ.source.submodule import submodule_changes
+from bisect_recompute.differ.source.submodule import Bump, bumps, submodule_changes
 from bisect_recompute.history.commit import ChangedPath, Commit
 from bisect_recompute.history.repository import Repository
 
-__all__ = ["CommitChanges", "SettingChange", "SourceChange", "recompute_changes", "weight"]
+__all__ = ["Bump", "CommitChanges", "SettingChange", "SourceChange", "expand_submodules", "recompute_changes", "weight"]
 
 _ORDER = ("recipe-value", "recipe-added", "recipe-removed", "recipe-moved", "default", "checkpoint-site", "validation",
           "submodule", "plumbing")
@@ -32,6 +32,19 @@ def recompute_changes(repository: Repository, commits: Sequence[Commit]) -> list
     differ = SourceDiffer(repository.read_blob)
     paths = repository.changes_in(commits)
     return [_changes_of(commit, paths[commit.sha], differ) for commit in commits]
+
+
+def expand_submodules(
+    repository: Repository, commits: Sequence[Commit], submodule: Repository
+) -> dict[str, list[tuple[Bump, list[CommitChanges]]]]:
+    """For every commit that moves a submodule: its bumps, each with the changes of the commits that it brings."""
+    differ = SourceDiffer(submodule.read_blob)
+    out: dict[str, list[tuple[Bump, list[CommitChanges]]]] = {}
+    for sha, paths in repository.changes_in(commits).items():
+        for bump in bumps(paths, submodule):
+            inner = submodule.changes_in(bump.brought)
+            out.setdefault(sha, []).append((bump, [_changes_of(c, inner[c.sha], differ) for c in bump.brought]))
+    return out
 
 
 def weight(changes: CommitChanges) -> float:

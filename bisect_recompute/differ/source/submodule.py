@@ -1,12 +1,32 @@
-"""Submodule bumps: which commits they bring and what those change."""
+"""Submodule bumps: which commits of the submodule they bring."""
 
 from __future__ import annotations
 
-from typing import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Iterable, Optional
 
 from bisect_recompute.differ.source.change import SourceChange
 from bisect_recompute.differ.source.words import is_tested_or_documented
-from bisect_recompute.history.commit import ChangedPath
+from bisect_recompute.errors import UsageError
+from bisect_recompute.history.commit import ChangedPath, Commit
+from bisect_recompute.history.git import Git, GitFailed
+from bisect_recompute.history.repository import Repository
+
+
+@dataclass(frozen=True)
+class Bump:
+    """One submodule moved by one commit."""
+
+    path: str
+    old: Optional[str]
+    new: Optional[str]
+    brought: tuple[Commit, ...] = ()
+    """First-parent commits that the new revision has and the old one has not, oldest first."""
+    lost: tuple[Commit, ...] = ()
+    """Those that only the old one has: it goes back, or to another branch."""
+    problem: str = ""
+    """Why the commits are not known."""
 
 
 def submodule_changes(paths: Iterable[ChangedPath]) -> list[SourceChange]:
@@ -20,3 +40,40 @@ def submodule_changes(paths: Iterable[ChangedPath]) -> list[SourceChange]:
                 detail = f"added at {path.new_commit}" if path.new_commit else f"removed (was at {path.old_commit})"
             out.append(SourceChange(path.path, "", "submodule", 0, detail))
     return out
+
+
+def submodule_clone(repository: Repository, path: str) -> Optional[Repository]:
+    """The submodule's own clone under the repository's git directory, where it was ever initialised."""
+    folder = Path(repository.common_dir) / "modules" / path
+    try:
+        return Repository(folder) if folder.is_dir() else None
+    except UsageError:
+        return None
+
+
+def bumps(paths: Iterable[ChangedPath], submodule: Repository) -> list[Bump]:
+    """The commits of ``submodule`` that each moved submodule brings and loses."""
+    return [
+        _bump(p.path, p.old_commit, p.new_commit, submodule)
+        for p in paths
+        if (p.old_commit or p.new_commit) and not is_tested_or_documented(p.path)
+    ]
+
+
+def _bump(path: str, old: Optional[str], new: Optional[str], submodule: Repository) -> Bump:
+    if not old or not new:
+        return Bump(path, old, new, problem="the submodule is new" if new else "the submodule is removed")
+    for sha in (old, new):
+        try:
+            submodule.commit(sha)
+        except UsageError:
+            return Bump(path, old, new, problem=f"{submodule.name} has no commit {sha[:10]}: fetch it")
+    try:
+        base = Git.at(submodule.git_dir).line("merge-base", old, new)
+    except GitFailed:
+        return Bump(path, old, new, problem=f"{old[:10]} and {new[:10]} have no common history")
+    return Bump(path, old, new, brought=_between(submodule, base, new), lost=_between(submodule, base, old))
+
+
+def _between(submodule: Repository, base: str, tip: str) -> tuple[Commit, ...]:
+    return () if base == tip else submodule.range(f"{base}..{tip}").commits
