@@ -6,6 +6,7 @@ worktree has can come from nowhere else; each file loaded and each file looked f
 
 from __future__ import annotations
 
+import _imp
 import hashlib
 import importlib.machinery
 import importlib.util
@@ -101,10 +102,12 @@ class _CachedLoader(importlib.machinery.SourceFileLoader):
 
     def get_code(self, fullname):
         source = self.get_data(self.path)
-        key = hashlib.sha256(f"{sys.version}\0{self.path}\0".encode() + source).hexdigest()
+        key = hashlib.sha256(f"{sys.version}\0".encode() + source).hexdigest()
         cached = self._bytecode / key[:2] / key
         try:
-            return marshal.loads(cached.read_bytes())
+            code = marshal.loads(cached.read_bytes())
+            _imp._fix_co_filename(code, self.path)  # another worktree may have compiled it
+            return code
         except (OSError, ValueError, EOFError, TypeError):
             pass
         code = self.source_to_code(source, self.path)
