@@ -43,18 +43,26 @@ def _whole(before, after):
     if gone and came:
         kept += [(index, p) for index in (0, 1) for group in containers[index].values() for p in group]
         return [], kept
-    out = []
-    for index, groups in enumerate(containers):
-        for (file, top), group in groups.items():
-            loud = [p for p in group if p.item.role in ("site", "decision", "fill", "fail")]
-            if not loud or (index == 0 and "legacy" in file):
-                continue  # a legacy tree that goes takes nothing from anybody who does not fail at once
-            sites = sum(p.item.role == "site" for p in loud)
-            what = f"{sites} checkpoint site{'s' if sites != 1 else ''}" if sites else "recompute conditions"
-            detail = (f"{top} is new and has {what}: runs that do not use it do not change" if index else
-                      f"{top} is removed with its {what}: runs that use it fail or must use another class")
-            out.append(SourceChange(file, top, "checkpoint-site", min(p.item.line for p in loud), detail))
+    out = [_comes_or_goes(file, top, group, came=False) for (file, top), group in gone.items() if _loud(group)
+           # a legacy tree that goes takes nothing from anybody who does not fail at once
+           and "legacy" not in file]
+    if out or any(p.item.role != "use" for _, p in kept):
+        # By itself a new class changes nothing for anybody; beside other changes it belongs to the picture.
+        out += [_comes_or_goes(file, top, group, came=True) for (file, top), group in came.items() if _loud(group)]
     return out, kept
+
+
+def _loud(group) -> list:
+    return [p for p in group if p.item.role in ("site", "decision", "fill", "fail")]
+
+
+def _comes_or_goes(file, top, group, came: bool) -> SourceChange:
+    loud = _loud(group)
+    sites = sum(p.item.role == "site" for p in loud)
+    what = f"{sites} checkpoint site{'s' if sites != 1 else ''}" if sites else "recompute conditions"
+    detail = (f"{top} is new and has {what}: runs that do not use it do not change" if came else
+              f"{top} is removed with its {what}: runs that use it fail or must use another class")
+    return SourceChange(file, top, "plumbing" if came else "checkpoint-site", min(p.item.line for p in loud), detail)
 
 
 def settings(before, after) -> list[SettingChange]:
