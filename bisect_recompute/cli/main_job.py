@@ -15,8 +15,9 @@ from bisect_recompute.cli.measurer import Measurer
 from bisect_recompute.cli.plan import Plan
 from bisect_recompute.cli.screen import screen
 from bisect_recompute.measurement.journal import Journal
-from bisect_recompute.report.files import write_files
+from bisect_recompute.report.files import read_verdict, write_files, written_files
 from bisect_recompute.verdict.decide import decide
+from bisect_recompute.verdict.verdict import Verdict
 
 
 def work(plan: Plan, opened: AbstractContextManager[Journal], jobs: int, as_json: bool, quiet: bool) -> int:
@@ -35,13 +36,24 @@ def work(plan: Plan, opened: AbstractContextManager[Journal], jobs: int, as_json
         if out is not None:
             click.echo(f"stopped, nothing is lost; go on with: bisect-recompute resume {shlex.quote(str(out))}", err=True)
         return 130
+    _show(verdict, out, files, as_json)
+    if verdict.outcome == "endpoint-failed":
+        _say_why(findings, out)
+    return final.exit_code(verdict)
+
+
+def show_again(out: Path, as_json: bool) -> int:
+    """What the finished run in ``out`` found, and its exit code."""
+    verdict = read_verdict(out)
+    _show(verdict, out, written_files(out), as_json)
+    return final.exit_code(verdict)
+
+
+def _show(verdict: Verdict, out: Path, files: list[Path], as_json: bool) -> None:
     if as_json:
         final.show_json(verdict)
     else:
         final.show(verdict, out, files)
-    if verdict.outcome == "endpoint-failed":
-        _say_why(findings, out)
-    return final.exit_code(verdict)
 
 
 def _say_why(findings, out: Path) -> None:

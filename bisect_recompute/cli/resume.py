@@ -11,6 +11,7 @@ from bisect_recompute.cli.plan import Plan
 from bisect_recompute.cli.run import RUNS
 from bisect_recompute.errors import UsageError
 from bisect_recompute.measurement.journal import MANIFEST, open_journal, read_manifest
+from bisect_recompute.report.files import VERDICT
 
 
 @click.command("resume", short_help="go on with a run that was stopped, killed or crashed")
@@ -20,11 +21,16 @@ from bisect_recompute.measurement.journal import MANIFEST, open_journal, read_ma
 @options.quiet
 @click.pass_context
 def command(ctx, run, jobs, as_json, quiet):
-    """Goes on with the run in folder RUN (default: the newest one here). No finished probe is run again."""
-    out = run or _newest()
-    plan = Plan.from_manifest(read_manifest(out))
-    from bisect_recompute.cli.main_job import work
+    """Goes on with the run in folder RUN (default: the newest one here). No finished probe is run again.
 
+    A finished run says again what it found. Exit codes are those of `run`.
+    """
+    out = run or _newest()
+    from bisect_recompute.cli.main_job import show_again, work
+
+    if (out / VERDICT).exists():
+        ctx.exit(show_again(out, as_json))
+    plan = Plan.from_manifest(read_manifest(out))
     ctx.exit(work(plan, open_journal(out, options.versions()), jobs or options.default_jobs(), as_json, quiet))
 
 

@@ -22,6 +22,11 @@ def write_files(out: Path, findings: Findings, verdict: Verdict) -> list[Path]:
         write_atomically(out / BISECT_LOG, bisect_log(findings))
     write_ticket(out, verdict, "github")
     write_atomically(out / VERDICT, json.dumps(verdict.dump(), indent=2) + "\n")
+    return written_files(out)
+
+
+def written_files(out: Path) -> list[Path]:
+    """What is there of a run's files, the verdict first."""
     return [path for name in (VERDICT, "ticket.md", BISECT_LOG, "probes.jsonl", "logs") if (path := out / name).exists()]
 
 
