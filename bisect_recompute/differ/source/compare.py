@@ -16,6 +16,8 @@ from bisect_recompute.differ.source.renames import cross_out_renamed
 from bisect_recompute.differ.source.words import can_matter, is_word, may_speak
 from bisect_recompute.history.commit import ChangedPath
 
+_LINK = re.compile(r"[\w./-]+")
+"""What a symbolic link's blob holds: a path, and no line end."""
 ReadBlob = Callable[[str], Optional[bytes]]
 Block = tuple[str, Chunk]
 """File and block."""
@@ -88,7 +90,8 @@ class SourceDiffer:
         raw = self._read(blob)
         if raw is None or b"\0" in raw[:8000]:
             return ""
-        return raw.decode("utf-8", "replace").replace("\r\n", "\n").lstrip("\ufeff")
+        source = raw.decode("utf-8", "replace").replace("\r\n", "\n").lstrip("\ufeff")
+        return "" if _LINK.fullmatch(source) else source
 
 
 def _sentences(before: Side, after: Side) -> list[SourceChange]:

@@ -63,7 +63,7 @@ def _compared(node: ast.Compare, positive: bool) -> Condition:
     operator, right = node.ops[0], node.comparators[0]
     if isinstance(right, ast.Constant) and isinstance(right.value, bool) and isinstance(
             operator, (ast.Is, ast.IsNot, ast.Eq, ast.NotEq)):  # `x is True`, `x == True`: x
-        return when(node.left, positive == right.value == isinstance(operator, (ast.Is, ast.Eq)))
+        return when(node.left, positive == (right.value == isinstance(operator, (ast.Is, ast.Eq))))
     if isinstance(operator, (ast.In, ast.NotIn)) and isinstance(right, (ast.List, ast.Set, ast.Tuple)):
         right = ast.Tuple(sorted(right.elts, key=ast.unparse), ast.Load())
     operator = operator if positive else _NEGATED[type(operator)]()

@@ -61,7 +61,7 @@ def _bound(names: set[str], blocks) -> set[str]:
     for name in names:
         n = re.escape(name)
         binding = re.compile(
-            rf"\b{n}\s*(?::[^=\n()]*)?=(?!=)|\b(?:def|class|for|as|import|lambda)\s+{n}\b|^\s*{n}\s*[:,]|[(,]\s*{n}\s*[:,)]", re.M
+            rf"\b{n}\s*(?::[^=\n()]*)?=(?!=)|\b(?:def|class|for|as|import|lambda)\s+{n}\b|^\s*{n}\s*[:,]|[(,]\s*{n}\s*(?:[:,)]|in\b)", re.M
         )
         if any(name in chunk.text and binding.search(chunk.text) for _, chunk in blocks):
             out.add(name)
