@@ -36,6 +36,14 @@ def test_a_rewritten_and_a_new_line_count_once():
     assert found[3] == 2
 
 
+def test_of_two_rewritten_lines_the_one_unlike_any_before_is_new():
+    good = [tensors(MLP, (64, 8), 160, line=191)]
+    bad = [tensors(MLP, (64, 8), 160, line=209), tensors(MLP, (64, 8), 80, line=210)]
+    (found,) = told(good, bad, {191: "return activation_func(x[0]) * x[1]"},
+                    {209: "return activation_func(x_glu) * (", 210: "x_linear + glu_linear_offset"})
+    assert (found[3], found[6]) == (80, 210)
+
+
 def test_code_that_moves_to_another_file_is_no_change():
     good, bad = [tensors(MLP, (64, 8), 4, file="a.py")], [tensors(MLP, (64, 8), 4, file="b.py")]
     assert told(good, bad) == []

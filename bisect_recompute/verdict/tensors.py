@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import difflib
+import itertools
 from collections import Counter
 from collections.abc import Callable, Iterable
 
 from bisect_recompute.probe.result import LiveTensors
 from bisect_recompute.verdict.verdict import Tensor
 
-SourceLine = Callable[[str, str, int], "str | None"]
-"""(commit, file, line) -> text of that line, or None where it cannot be read."""
+Origin = tuple[str, str]
+"""File and text of the line."""
 
 
 def tensor_changes(
@@ -21,7 +23,8 @@ def tensor_changes(
     """Tensors that appear or grow from ``good`` to ``bad``, then (negative) those that go away; largest first.
 
     Tensors are the same kind when module, shape and dtype agree. Line numbers move with every edit above them, so the
-    origin of new ones is told by the text of the line: a line that made as many before is not where the new ones come from.
+    origin of new ones is told by the text of the line: lines with the text of one before, then those most like one before,
+    made the tensors that were there already.
     """
     appearing = _surplus(good, bad, good_line, bad_line)
     leaving = _surplus(bad, good, bad_line, good_line)
@@ -34,17 +37,26 @@ def _surplus(before, after, before_line, after_line) -> list[Tensor]:
     kinds_after, places = _count(after, after_line)
     found = []
     for kind, origins in kinds_after.items():
-        known = kinds_before.get(kind, Counter())
-        missing = sum(origins.values()) - sum(known.values())
-        for origin, more in (origins - known).most_common():
-            count = min(more, missing)
-            if count > 0:
-                missing -= count
-                file, line, each = places[kind, origin]
-                module, shape, dtype = kind
-                found.append(Tensor(module=module, shape=list(shape), dtype=dtype, bytes=round(each * count), count=count,
-                                    file=file, line=line, source=origin[1]))
+        module, shape, dtype = kind
+        for origin, count in _unexplained(kinds_before.get(kind, Counter()), origins).items():
+            file, line, each = places[kind, origin]
+            found.append(Tensor(module=module, shape=list(shape), dtype=dtype, bytes=round(each * count), count=count,
+                                file=file, line=line, source=origin[1]))
     return found
+
+
+def _unexplained(before: Counter, after: Counter) -> Counter:
+    """What is left of ``after`` when each origin of ``before`` has taken its count from the origins most like it."""
+    old, new = before - after, after - before
+    for gone, come in sorted(itertools.product(old, new), key=lambda pair: -_likeness(*pair)):
+        taken = min(old[gone], new[come])
+        old[gone] -= taken
+        new[come] -= taken
+    return +new
+
+
+def _likeness(one: Origin, other: Origin) -> float:
+    return difflib.SequenceMatcher(None, one[1], other[1], autojunk=False).ratio() + (one[0] == other[0])
 
 
 def _count(tensors, line_of):
