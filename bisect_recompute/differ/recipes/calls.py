@@ -13,6 +13,7 @@ from bisect_recompute.differ.recipes.values import (
 )
 
 MAX_DEPTH = 50
+_HOOKED = frozenset(("pretrain", "finetune", "create_omegaconf_dict_config", "parse_hydra_overrides", "apply_overrides"))
 _SAFE_DECORATORS = frozenset(
     "setter getter override lru_cache cache wraps abstractmethod overload final no_grad inference_mode".split()
 )
@@ -151,6 +152,10 @@ class Calls:
         return self.call(applied, [(value, None)], {})
 
     def call_function(self, func: Func, args: list, kwargs: dict) -> Any:
+        if func.name in _HOOKED:
+            found = self.hook(func, args, kwargs)
+            if found is not MISSING:
+                return found
         key = self._memo_key(func, args, kwargs)
         if key is None:
             return self._guarded(lambda: self._enter(func, args, kwargs), func, args, kwargs)
@@ -179,10 +184,10 @@ class Calls:
         outer_raise, self.may_raise = self.may_raise, False
         outer_lowest, self.lowest_write = self.lowest_write, 1 << 60
         start = self.next_serial()
-        depth_cut, self.depth_cut = self.depth_cut, False
+        one_off, self.one_off = self.one_off, False
         try:
             value = self._guarded(lambda: self._enter(func, args, kwargs), func, args, kwargs)
-            if self.lowest_write > start and not self.globals_changed and not self.depth_cut:
+            if self.lowest_write > start and not self.globals_changed and not self.one_off:
                 try:
                     kept = self.clone(value)
                     self.memos[key] = Memo((kept, self.may_raise), self.deps, self.world.epoch)
@@ -194,7 +199,7 @@ class Calls:
             self.deps = outer
             self.may_raise |= outer_raise
             self.lowest_write = min(self.lowest_write, outer_lowest)
-            self.depth_cut |= depth_cut
+            self.one_off |= one_off
 
     def _guarded(self, run, func, args: list, kwargs: dict) -> Any:
         """Runs a call; where it cannot be followed its effects are unknown instead."""
@@ -203,7 +208,7 @@ class Calls:
         self.depth += 1
         try:
             if self.depth > MAX_DEPTH:
-                self.depth_cut = True
+                self.one_off = True
                 raise Imprecise("calls are nested too deeply")
             return run()
         except Imprecise as error:

@@ -69,7 +69,9 @@ class Classes:
             value = self.eval(frame, called)
             name = value.name if isinstance(value, External) else ""
             if name.rpartition(".")[2] not in ("dataclass", "runtime_checkable", "final", "unique", "total_ordering"):
-                return Unknown(f"class {made.name} has an unknown decorator")
+                applied = Unknown("") if isinstance(value, External) else self.eval(frame, decorator)
+                if isinstance(applied, (Unknown, External)) or self.call(applied, [(made, None)], {}) is not made:
+                    return Unknown(f"class {made.name} has a decorator that is not followed")
         return made
 
     def lineage(self, cls: Class) -> tuple[list, bool]:
@@ -342,6 +344,8 @@ class Classes:
             return owner.cls
         if name == "__dict__":
             return Unknown("the attributes of an object as a dict")
+        if name in ("parse_args", "parse_known_args") and describe(owner.cls) == "argparse.ArgumentParser":
+            return Method(name, owner)
         tainted = TAINT in owner.attrs
         if isinstance(owner.cls, Class):
             slot = self.class_slot(owner.cls, name)

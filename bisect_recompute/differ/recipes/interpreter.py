@@ -8,6 +8,7 @@ from typing import Any
 from bisect_recompute.differ.recipes.calls import Calls
 from bisect_recompute.differ.recipes.classes import Classes
 from bisect_recompute.differ.recipes.expressions import Expressions
+from bisect_recompute.differ.recipes.launcher import Launcher
 from bisect_recompute.differ.recipes.library import Library
 from bisect_recompute.differ.recipes.modules import Modules
 from bisect_recompute.differ.recipes.state import Exhausted, Imprecise, Raised, State
@@ -28,7 +29,7 @@ class Failed(Exception):
     """The function could not be evaluated. The message says why."""
 
 
-class Interpreter(Statements, Expressions, Calls, Classes, Library, Modules, State):
+class Interpreter(Statements, Expressions, Calls, Classes, Library, Launcher, Modules, State):
     def __init__(self, world: World):
         super().__init__()
         self.world = world
@@ -41,7 +42,13 @@ class Interpreter(Statements, Expressions, Calls, Classes, Library, Modules, Sta
         self.class_sources: dict = {}
         self.steps = 0
         self.depth = 0
-        self.depth_cut = False
+        self.one_off = False
+        """What is evaluated now depends on more than arguments and source: its result is not kept."""
+        self.command_line: Any = None
+        self.launched: dict = {}
+        self.parser_defaults: dict = {}
+        self.yaml_origins: dict = {}
+        self.kept_alive: list = []
         self.statements = {getattr(ast, n[3:]): getattr(self, n) for n in dir(self) if n.startswith("do_") and hasattr(ast, n[3:])}
         self.statements[ast.Nonlocal] = self.do_Global
         self.expressions = _Handlers(
@@ -52,9 +59,11 @@ class Interpreter(Statements, Expressions, Calls, Classes, Library, Modules, Sta
     def evaluate(self, run) -> tuple[Any, dict]:
         """(what ``run`` makes of the evaluation, its dependencies). Effects are undone. Raises Failed."""
         self.deps, self.steps, self.depth, self.trail = {}, 0, 0, []
-        self.shared = self.may_raise = self.globals_changed = self.depth_cut = False
+        self.shared = self.may_raise = self.globals_changed = self.one_off = False
         self.in_progress.clear()
         self.partial.clear()
+        self.yaml_origins.clear()
+        self.kept_alive.clear()
         self.serial += 1
         self.lowest_write = 1 << 60
         try:

@@ -159,6 +159,8 @@ class Library:
     def call_method(self, method: Method, args: list, kwargs: dict) -> Any:
         owner, name = method.self, method.name
         values = [v for v, _ in args]
+        if name in ("parse_args", "parse_known_args"):
+            return self.parse_arguments(name == "parse_known_args")
         if name.startswith("object."):
             if name == "object.__setattr__" and len(values) == 2 and isinstance(values[0], str):
                 self.put_heap(owner, owner.attrs, values[0], (values[1], args[1][1], False))
@@ -501,6 +503,8 @@ class Library:
         return False if is_primitive(value) or isinstance(value, Container) else Unknown("an unknown callable")
 
     def lib_builtins__vars(self, args, kwargs):
+        if args and describe(getattr(args[0][0], "cls", None)) == "argparse.Namespace":
+            return self.new_dict({name: slot[0] for name, slot in args[0][0].attrs.items() if name != TAINT})
         return Unknown("the attributes of an object as a dict")
 
     def lib_builtins__object(self, args, kwargs):

@@ -168,7 +168,7 @@ class Modules:
                     slot = frame.locals.get(name, slot)
                 if binding.kind == "def":
                     # What a decorator does to other names is evaluated with those names.
-                    self.undo(0)
+                    self.undo_heap()
             except Raised as error:
                 slot = (Unknown(f"{path}: importing it raises {_kind(error)}"), None, False)
             except Imprecise as error:

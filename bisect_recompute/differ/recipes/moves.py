@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from typing import Optional
 
@@ -23,11 +24,12 @@ def pair(revision, gone: dict[str, Cell], bodies: dict[str, str], come: dict[str
         del left[old], free[new]
 
     for old, cell in gone.items():
-        new = _by_alias(revision, cell)
+        new = _by_alias(revision, cell) if cell.command_line is None else None
         if new in free:
             take(old, new)
-    for old, new in _by_name(left, free):
-        take(old, new)
+    for normalise in (lambda name: name, _without_variant, _canonical):
+        for old, new in _by_name(left, free, normalise):
+            take(old, new)
     for old, new in _by_body(revision, left, free, bodies):
         if old in left and new in free:
             take(old, new)
@@ -56,14 +58,28 @@ def _by_alias(revision, cell: Cell) -> Optional[str]:
     return None
 
 
-def _by_name(gone: dict[str, Cell], come: dict[str, Cell]) -> list[tuple[str, str]]:
+def _without_variant(name: str) -> str:
+    """``f[bf16,v1]`` and the ``f[bf16]`` of before there were variants."""
+    return re.sub(r",v\d+\]$", "]", name)
+
+
+def _canonical(name: str) -> str:
+    """What a launcher's cell is, however its function spells it: model, GPU, precision."""
+    function, bracket, cell = _without_variant(name).partition("[")
+    if not bracket:
+        return name
+    words = [w for w in function.split("_") if w not in ("config", "pretrain") and not re.fullmatch(r"\d+gpus?", w)]
+    return "_".join(sorted(words)) + bracket + cell
+
+
+def _by_name(gone: dict[str, Cell], come: dict[str, Cell], normalise) -> list[tuple[str, str]]:
     by_name: dict[str, list[str]] = defaultdict(list)
-    for key in come:
-        by_name[key.partition(":")[2]].append(key)
+    for key in sorted(come):
+        by_name[normalise(key.partition(":")[2])].append(key)
     found = []
-    for old in gone:
+    for old in sorted(gone):
         module, _, name = old.partition(":")
-        candidates = by_name.get(name, [])
+        candidates = by_name.get(normalise(name), [])
         if candidates:
             new = max(candidates, key=lambda k: _shared(module, k.partition(":")[0]))
             candidates.remove(new)
@@ -76,10 +92,11 @@ def _shared(a: str, b: str) -> int:
 
 
 def _by_body(revision, gone: dict[str, Cell], come: dict[str, Cell], bodies: dict[str, str]) -> list[tuple[str, str]]:
-    new_lines = {key: _lines(body_of(revision.world.file(cell.path), revision.world.chunks, cell)) for key, cell in come.items()}
+    new_lines = {key: _lines(body_of(revision.world.file(cell.path), revision.world.chunks, cell)) for key, cell in come.items()
+                 if cell.command_line is None}
     scored = []
     for old in gone:
-        lines = _lines(bodies.get(old, ""))
+        lines = _lines(bodies.get(old, "")) if gone[old].command_line is None else None
         if not lines:
             continue
         for new, others in new_lines.items():

@@ -9,6 +9,7 @@ from typing import Any, Iterator, Mapping, Optional
 from bisect_recompute.differ.recipes import fields as names
 from bisect_recompute.differ.recipes.fields import UNSET, FieldState
 from bisect_recompute.differ.recipes.interpreter import Failed, Interpreter
+from bisect_recompute.differ.recipes.launcher import is_config_file, launched_cells
 from bisect_recompute.differ.recipes.values import (
     MISSING, TAINT, AList, Class, EnumMember, External, Func, NotKnown, Obj, Unknown, describe, is_primitive, to_python,
 )
@@ -24,8 +25,8 @@ class Cell:
     key: str
     path: str
     name: str
-    arguments: tuple = ()
-    """((name, value), ...)"""
+    command_line: tuple | None = None
+    """((argument, value), ...) where a launcher makes the configuration."""
 
 
 @dataclass
@@ -42,11 +43,19 @@ class RecipeState:
 
 
 def is_recipe_file(path: str) -> bool:
-    return _RECIPE_FILE.match(path) is not None
+    return _RECIPE_FILE.match(path) is not None or is_config_file(path)
 
 
 def cells_of_file(world: World, path: str) -> Iterator[Cell]:
-    """Recipe functions of a file: public, callable without arguments, named or annotated as a configuration."""
+    """Recipe functions of a file: public, callable without arguments, named or annotated as a configuration.
+
+    Of a launcher's configuration file: what its command line can choose.
+    """
+    if is_config_file(path):
+        if path in world.tree:
+            for key, name, command_line in launched_cells(world, path):
+                yield Cell(key, path, name, command_line)
+        return
     file = world.file(path)
     if file is None or file.broken:
         return
@@ -58,12 +67,18 @@ def cells_of_file(world: World, path: str) -> Iterator[Cell]:
 
 
 def read_recipe(interpreter: Interpreter, cell: Cell) -> Optional[RecipeState]:
-    """The recipe's settings; None where the function returns no configuration."""
+    """The recipe's settings; None where the function returns no configuration or the launcher has no such cell."""
+
+    def run():
+        if cell.command_line is None:
+            return read_config(interpreter, cell, interpreter.call_recipe(cell.path, cell.name, {}))
+        return read_config(interpreter, cell, interpreter.launch(cell.path, cell.name, cell.command_line))
+
     try:
-        state, dependencies = interpreter.evaluate(
-            lambda: read_config(interpreter, cell, interpreter.call_recipe(cell.path, cell.name, {}))
-        )
+        state, dependencies = interpreter.evaluate(run)
     except Failed as error:
+        if cell.command_line is not None:
+            return None
         annotated = interpreter.world.file(cell.path).entries.get(cell.name)
         state, dependencies = None, interpreter.deps
         if annotated or cell.name.endswith("_config"):
@@ -80,7 +95,7 @@ def failed_state(cell: Cell, reason: str) -> RecipeState:
 
 def read_config(interpreter: Interpreter, cell: Cell, config: Any) -> Optional[RecipeState]:
     if isinstance(config, Unknown):
-        return failed_state(cell, config.reason) if cell.name.endswith("_config") else None
+        return failed_state(cell, config.reason) if cell.name.endswith("_config") or cell.command_line else None
     if not isinstance(config, Obj):
         return None
     slot = config.attrs.get("model")

@@ -7,7 +7,9 @@ from collections import defaultdict
 from typing import Callable, Iterable, Mapping, Optional
 
 from bisect_recompute.differ.recipes.interpreter import Interpreter
-from bisect_recompute.differ.recipes.recipes import Cell, RecipeState, cells_of_file, is_recipe_file, read_recipe
+from bisect_recompute.differ.recipes.recipes import (
+    Cell, RecipeState, cells_of_file, failed_state, is_recipe_file, read_recipe,
+)
 from bisect_recompute.differ.recipes.world import World
 
 _RECURSION = 12_000
@@ -22,6 +24,8 @@ class Revision:
         self.world = World(read_blob, tree)
         self.interpreter = Interpreter(self.world)
         self.recipes: dict[str, RecipeState] = {}
+        self.last_known: dict[str, RecipeState] = {}
+        """Key -> the state at the last revision where evaluating it did not fail; of recipes that still exist."""
         self._cells: dict[str, dict[str, Cell]] = {}
         self._cell: dict[str, Cell] = {}
         self._readers: dict[tuple, set[str]] = defaultdict(set)
@@ -56,6 +60,7 @@ class Revision:
         for key in before.keys() - after.keys():
             self._forget(key)
             self.recipes.pop(key, None)
+            self.last_known.pop(key, None)
             del self._cell[key]
         return (before.keys() ^ after.keys()) & after.keys() | (before.keys() - after.keys())
 
@@ -80,10 +85,17 @@ class Revision:
         self._dependencies[key] = dependencies
         for dependency in dependencies:
             self._readers[_reader(dependency)].add(key)
+        if state is None and key in self.last_known and cell.command_line is not None:
+            # The launcher fails on what it could start before: broken, not gone.
+            state = failed_state(cell, "the launcher fails before training starts")
+            state.dependencies = dependencies
         if state is None:
             self.recipes.pop(key, None)
-        else:
-            self.recipes[key] = state
+            self.last_known.pop(key, None)
+            return
+        self.recipes[key] = state
+        if not state.failed:
+            self.last_known[key] = state
 
     def _forget(self, key: str) -> None:
         for dependency in self._dependencies.pop(key, ()):

@@ -45,6 +45,8 @@ class Chunk:
     """Class name -> member name -> fingerprint; "" is the class's head and what decides how instances are made."""
     entries: dict[str, bool] = field(default_factory=dict)
     """Functions that can be called without arguments -> whether they say that they return a ConfigContainer."""
+    parameters: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    """Function name -> names of its parameters."""
     changers: dict[str, set[str]] = field(default_factory=dict)
     """Function name -> names of the module whose objects it changes: a registry and its decorator."""
     callers: list[tuple[Binding, set[str]]] = field(default_factory=list)
@@ -62,6 +64,7 @@ class SourceFile:
     """Name -> (place, binding) in order; "*" for star imports."""
     members: dict[str, dict[str, str]]
     entries: dict[str, bool]
+    parameters: dict[str, tuple[str, ...]]
     broken: str | None = None
     """Why the file does not parse."""
 
@@ -98,27 +101,29 @@ class Chunks:
 
     def split(self, blob: str, content: bytes | None) -> SourceFile:
         if content is None:
-            return SourceFile(blob, [], {}, {}, {}, "the clone lacks this file")
+            return SourceFile(blob, [], {}, {}, {}, {}, "the clone lacks this file")
         try:
             text = content.decode("utf-8-sig")
         except UnicodeDecodeError:
-            return SourceFile(blob, [], {}, {}, {}, "the file is not UTF-8")
+            return SourceFile(blob, [], {}, {}, {}, {}, "the file is not UTF-8")
         text = text.replace("\r\n", "\n").replace("\r", "\n").replace("\f", " ")
         try:
             places = self._split(text)
         except _Unparsable as error:
-            return SourceFile(blob, [], {}, {}, {}, f"the file does not parse: {error}")
+            return SourceFile(blob, [], {}, {}, {}, {}, f"the file does not parse: {error}")
         bindings: dict[str, list[tuple[int, Binding]]] = {}
         members: dict[str, dict[str, str]] = {}
         entries: dict[str, bool] = {}
+        parameters: dict[str, tuple[str, ...]] = {}
         for place, (identity, _) in enumerate(places):
             chunk = self._chunks[identity]
             for name, binding in chunk.bindings:
                 bindings.setdefault(name, []).append((place, binding))
             members.update(chunk.members)
             entries.update(chunk.entries)
+            parameters.update(chunk.parameters)
         self._add_registrations(places, bindings)
-        return SourceFile(blob, places, bindings, members, entries)
+        return SourceFile(blob, places, bindings, members, entries, parameters)
 
     def _add_registrations(self, places, bindings) -> None:
         """Binds a name also where a function that changes its object is called at module level."""
@@ -224,6 +229,7 @@ def _describe(identity: str, text: str, tree: list[ast.stmt]) -> Chunk:
             chunk.members[node.name] = _members(node, source)
         if isinstance(node, ast.FunctionDef):
             spec = node.args
+            chunk.parameters[node.name] = tuple(a.arg for a in (*spec.posonlyargs, *spec.args, *spec.kwonlyargs))
             if len(spec.defaults) >= len(spec.posonlyargs) + len(spec.args) and None not in spec.kw_defaults:
                 chunk.entries[node.name] = node.returns is not None and "ConfigContainer" in ast.unparse(node.returns)
             changed = _changed_globals(node, text)

@@ -74,8 +74,8 @@ class State:
         self.serial += 1
         return self.serial
 
-    def put(self, where: dict, key: Any, value: Any) -> None:
-        self.trail.append((where, key, where.get(key, MISSING)))
+    def put(self, where: dict, key: Any, value: Any, heap: bool = False) -> None:
+        self.trail.append((where, key, where.get(key, MISSING), heap))
         if value is MISSING:
             where.pop(key, None)
         else:
@@ -86,7 +86,16 @@ class State:
             self.lowest_write = thing.serial
             if thing.serial == 0 and not self.shared:
                 self.globals_changed = True
-        self.put(where, key, value)
+        self.put(where, key, value, True)
+
+    def undo_heap(self) -> None:
+        """Undoes writes to objects and keeps those to local names, which closures may still need."""
+        for where, key, old, heap in reversed(self.trail):
+            if heap:
+                if old is MISSING:
+                    where.pop(key, None)
+                else:
+                    where[key] = old
 
     def set_items(self, thing: Container, items: Any) -> None:
         self.put_heap(thing, thing.state, ITEMS, items)
@@ -94,7 +103,7 @@ class State:
     def undo(self, mark: int) -> None:
         trail = self.trail
         while len(trail) > mark:
-            where, key, old = trail.pop()
+            where, key, old, _ = trail.pop()
             if old is MISSING:
                 where.pop(key, None)
             else:
@@ -102,7 +111,7 @@ class State:
 
     def effects(self, mark: int) -> dict:
         found = {}
-        for where, key, _ in self.trail[mark:]:
+        for where, key, _, _ in self.trail[mark:]:
             found[id(where), key] = (where, key, where.get(key, MISSING))
         return found
 

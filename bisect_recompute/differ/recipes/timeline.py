@@ -57,7 +57,7 @@ def _jump(repository: Repository, revision: Revision, sha: Optional[str]) -> Non
 def step(revision: Revision, changed: Sequence[tuple[str, Optional[str]]]) -> RecipeChanges:
     """Goes to the next commit and says what it changes."""
     world = revision.world
-    before = dict(revision.recipes)
+    before = {**revision.recipes, **revision.last_known}
     old_files = {path: world.file(path) for path, _ in changed if path in world.tree}
     old_lines = _OldLines(old_files, world.chunks)
     stale = revision.move(changed)
