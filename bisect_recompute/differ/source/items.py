@@ -150,7 +150,7 @@ class _Reader:
         if in_class and self.function is None and name and (is_word(name) or name in SETTINGS or name in NEIGHBOURS):
             yield self.item("default", name, default_of(value), (), symbol, node)
             return
-        allowed = _labels(name, value)
+        allowed = _labels(name, node, self.function) if self.function is not None else None
         if allowed:
             yield self.item("labels", allowed[0], " ".join(allowed[1]), (), symbol, node)
         found = list(self.calls(node, [value], symbol, guard))
@@ -273,15 +273,20 @@ def _leaves(body: list[ast.stmt]) -> bool:
     return isinstance(body[-1], (ast.Return, ast.Continue, ast.Break))
 
 
-def _labels(name: Optional[str], value: ast.expr) -> Optional[tuple[str, list[str]]]:
-    """(field, labels) when a validator lists the labels that a field accepts."""
-    if not (name and "allowed" in name and "modules" in name and isinstance(value, (ast.Set, ast.List, ast.Tuple))):
+def _labels(name: Optional[str], node: ast.stmt, function: ast.AST) -> Optional[tuple[str, list[str]]]:
+    """(field, labels) where a list of words is what the function subtracts from a field, or looks its members up in."""
+    if not isinstance(node.value, (ast.Set, ast.List, ast.Tuple)) or name is None:
         return None
-    words = [e.value for e in value.elts if isinstance(e, ast.Constant) and isinstance(e.value, str)]
-    if not words or len(words) != len(value.elts):
+    words = [e.value for e in node.value.elts if isinstance(e, ast.Constant) and isinstance(e.value, str)]
+    if not words or len(words) != len(node.value.elts):
         return None
-    offload = bool({"attn_norm", "expert_fc1", "qkv_linear"} & set(words))
-    return ("offload_modules" if offload else "recompute_modules"), sorted(words)
+    uses = []
+    for n in walk(function):
+        right = n.right if isinstance(n, ast.BinOp) and isinstance(n.op, ast.Sub) else None
+        if last(right) == name and n.lineno > node.lineno and isinstance(n.left, ast.Call) and len(n.left.args) == 1:
+            uses.append((n.lineno, last(n.left.args[0])))
+    field_name = min(uses)[1] if uses else None  # the name may serve two fields, one after the other
+    return (field_name, sorted(words)) if field_name in ("recompute_modules", "offload_modules") else None
 
 
 def is_speech(node: ast.AST) -> bool:
