@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import re
-import subprocess
-import tempfile
 import threading
-from contextlib import suppress
 from typing import NamedTuple
 
 from bisect_recompute.errors import UsageError
-from bisect_recompute.history.git import Git
+from bisect_recompute.history.git import Command, Git, GitFailed
 
 _ID = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?")
 
@@ -27,10 +25,13 @@ class TreeEntry(NamedTuple):
 class Objects:
     """Reads objects by id; thread-safe; never fetches."""
 
+    # GitPython's get_object_data() takes no SHA-256 ids, and fails for good once git has ended: in a partial clone git
+    # ends at the first object that is missing.
+
     def __init__(self, git: Git):
         self._git = git
         self._lock = threading.Lock()
-        self._process: subprocess.Popen | None = None
+        self._process: Command.AutoInterrupt | None = None
 
     def read(self, object_id: str) -> tuple[str, bytes] | None:
         """(type, content), or None where the repository lacks the object."""
@@ -47,14 +48,16 @@ class Objects:
                         raise
                     if "promisor" in said:
                         return None
-                    reason = said or str(error)
+                    reason = said
                 # Somebody killed git, or a repack pulled a pack from under it: a new process sees the new packs.
             raise UsageError(f"git cannot read object {object_id}: {reason}; `git fsck` tells more")
 
     def _ask(self, object_id: str) -> tuple[str, bytes] | None:
         if self._process is None:
-            self._errors = tempfile.TemporaryFile()
-            self._process = self._git.start("cat-file", "--batch", stderr=self._errors)
+            self._process = self._git.start("cat-file", "--batch")
+            os.set_blocking(self._process.stderr.fileno(), False)
+        # Of a damaged repository git says something at every read; a full pipe would stop it for good.
+        self._process.stderr.read()
         self._process.stdin.write(object_id.encode() + b"\n")
         self._process.stdin.flush()
         header = self._process.stdout.readline()
@@ -73,16 +76,10 @@ class Objects:
         """Ends git; returns the last line it said on its standard error."""
         if self._process is None:
             return ""
-        self._process.stdout.close()
-        with suppress(BrokenPipeError):
-            self._process.stdin.close()
-        self._process.kill()
-        self._process.wait()
-        self._process = None
-        with self._errors:
-            self._errors.seek(0)
-            lines = self._errors.read().decode("utf-8", "replace").strip().splitlines()
-        return lines[-1] if lines else ""
+        process, self._process = self._process, None
+        process.kill()
+        _, errors = process.communicate()
+        return str(GitFailed(process.returncode, errors))
 
     def close(self) -> None:
         with self._lock:
@@ -90,7 +87,7 @@ class Objects:
 
 
 def parse_tree(content: bytes, id_bytes: int) -> list[TreeEntry]:
-    """Entries of a tree object; ``id_bytes`` is 20 (SHA-1) or 32 (SHA-256)."""
+    """Entries of a tree object; ``id_bytes`` is 20 (SHA-1) or 32 (SHA-256); GitPython's parser knows 20 alone."""
     entries = []
     at = 0
     while at < len(content):
