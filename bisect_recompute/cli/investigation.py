@@ -11,7 +11,7 @@ from pathlib import Path
 from bisect_recompute.cli.measurer import Measurer, Recorder
 from bisect_recompute.cli.plan import Plan
 from bisect_recompute.differ.evidence import CommitChanges, recompute_changes, weight
-from bisect_recompute.driver.loop import Event, ProbeFinished, ProbeStarted, Reused, bisect
+from bisect_recompute.driver.loop import Event, Narrowed, ProbeFinished, ProbeStarted, Reused, bisect
 from bisect_recompute.driver.search import Search, Side
 from bisect_recompute.measurement.journal import Journal
 from bisect_recompute.measurement.judge import Judge
@@ -38,6 +38,7 @@ class _Investigation:
         self.results: dict[int, ProbeResult] = {}
         self.sides: dict[int, Side] = {}
         self.changes: list[CommitChanges] = []
+        self.ahead: dict[int, Iterable[tuple[int, ProbeResult]]] = {}
 
     def run(self) -> Findings:
         self._measure_endpoints()
@@ -57,6 +58,8 @@ class _Investigation:
                 missing.append(index)
             else:
                 self._endpoint(Reused(index, result, _end(index)))
+        if missing:
+            self.recorder.warm_up()
         answers = self._start(missing)
         # The differ and the file lists of all commits are ready by the time that the probes are.
         self.changes = recompute_changes(self.plan.repository, self.plan.range.commits)
@@ -91,9 +94,16 @@ class _Investigation:
 
     def _search(self, judge: Judge) -> Findings:
         search = Search(self._weights(), self.plan.range.parents())
+
+        def on_event(event: Event) -> None:
+            self._note(event)
+            # With two suspects left only one is to be probed: the culprit's parent, if it is that one, takes the idle slot.
+            if isinstance(event, Narrowed) and len(search.suspects) == 2 and self.jobs > 1:
+                self._measure_ahead(self._parent(search.suspects[0]))
+
         self.results |= bisect(
             search, lambda index: self.recorder.measure(self.plan.commit(index).sha), judge.side,
-            lambda index: self.recorder.known(self.plan.commit(index).sha), self.jobs, self._note,
+            lambda index: self.recorder.known(self.plan.commit(index).sha), self.jobs, on_event,
         )
         if search.culprit is None:
             return self._findings(suspects=tuple(search.suspects))
@@ -116,15 +126,21 @@ class _Investigation:
             self.sides[event.index] = event.side
         self.on_event(event)
 
+    def _parent(self, index: int) -> int:
+        """First parent inside the range, else the good endpoint."""
+        return next(iter(self.plan.range.parents()[index]), -1)
+
+    def _measure_ahead(self, index: int) -> None:
+        if index not in self.ahead and self.recorder.known(self.plan.commit(index).sha) is None:
+            self.ahead[index] = self._start([index])
+
     def _last_good(self, culprit: int, judge: Judge) -> int:
         """The culprit's first parent in the range, measured: among merges its being good can have been inferred."""
-        index = next(iter(self.plan.range.parents()[culprit]), -1)
+        index = self._parent(culprit)
         if index not in self.results:
-            sha = self.plan.commit(index).sha
-            result = self.recorder.known(sha)
+            result = self.recorder.known(self.plan.commit(index).sha)
             if result is None:
-                self.on_event(ProbeStarted(index))
-                result = self.recorder.measure(sha)
+                ((_, result),) = self.ahead.get(index) or self._start([index])
             self.results[index] = result
             self._note(ProbeFinished(index, result, judge.side(result)))
         return index

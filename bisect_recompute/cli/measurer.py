@@ -61,6 +61,9 @@ class Recorder:
         self._compared: set[tuple[str, str]] = set()
         self._stopped = False
 
+    def warm_up(self) -> None:
+        self._measurer.warm_up()
+
     def measure(self, sha: str) -> ProbeResult:
         """On disk before it returns."""
         log = self._journal.out / "logs" / f"{sha}.log"
