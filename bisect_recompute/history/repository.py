@@ -29,6 +29,7 @@ class Repository:
         path = Path(path)
         if not path.is_dir():
             raise UsageError(f"not a repository: there is no directory {path}")
+        # GitPython's Repo follows GIT_COMMON_DIR, passes GIT_CEILING_DIRECTORIES, and opens what git does not trust.
         try:
             self.git_dir = Path(Git("-C", str(path)).line("rev-parse", "--absolute-git-dir"))
         except GitFailed as error:
@@ -102,6 +103,7 @@ class Repository:
 
     def changes_in(self, commits: Iterable[Commit]) -> dict[str, list[ChangedPath]]:
         """``changed_paths`` of many commits, by sha, with one git process."""
+        # GitPython's Commit.diff() starts git anew for each commit.
         commits = list(commits)
         changes: dict[str, list[ChangedPath]] = {commit.sha: [] for commit in commits}
         asked = "".join(f"{' '.join((c.sha, *c.parents[:1]))}\n" for c in commits)
@@ -144,6 +146,7 @@ class Repository:
     def _hint(self, revision: str) -> str:
         if re.fullmatch(r"[0-9a-f]{7,64}", revision):
             return ": is it in this clone? `git fetch` may bring it"
+        # GitPython's references fail on names that are not UTF-8.
         refs = self._git.line("for-each-ref", "--format=%(refname:short)").splitlines()
         # `core_r0.14.0` exists as `origin/core_r0.14.0` in a fresh clone.
         by_last = {ref.rpartition("/")[2]: ref for ref in reversed(refs)}
@@ -175,6 +178,7 @@ class Repository:
         )
 
     def _commits(self, *args: str) -> list[Commit]:
+        # GitPython's iter_commits() fails on SHA-256, and its summary is not git's subject where that spans lines.
         fields = self._git.run("rev-list", "--encoding=UTF-8", _FORMAT, *args, "--").split(b"\0")
         records = zip(*(fields[i:-1:5] for i in range(5)))
         return [
