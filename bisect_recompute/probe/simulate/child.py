@@ -76,7 +76,7 @@ def _measure(job: dict, on_stage) -> dict:
         "throughput": _throughput(recipe, max(measurements, key=lambda m: m.flops)),
         "provenance": finder.provenance(job["blobs"], package_versions(), hottest.attention_backend),
         "settings": hottest.settings,
-        "notes": _notes(recipe),
+        "notes": _notes(recipe, hottest.peak_bytes),
     }
 
 
@@ -155,12 +155,17 @@ def _throughput(recipe: Recipe, busiest) -> Throughput:
     )
 
 
-def _notes(recipe: Recipe) -> tuple[str, ...]:
-    return (
+def _notes(recipe: Recipe, peak_bytes: int) -> tuple[str, ...]:
+    gpu = GPUS[recipe.hardware.gpu]
+    notes = [
         "Memory: simulated tensors of the training step, rounded to the allocator's 512 bytes; NCCL buffers, the CUDA "
         "context and fragmentation are not counted.",
-        f"Throughput is a model: FLOPs of the matrix products and attention over the dense peak of {recipe.hardware.gpu}.",
-    )
+        f"Throughput is a model: FLOPs of the matrix products and attention over the dense peak of {gpu.name}.",
+    ]
+    if peak_bytes > gpu.memory_bytes:
+        notes.append(f"The peak exceeds the {gpu.memory_bytes / 2**30:.0f} GiB of {gpu.name}: there this step would run out "
+                     "of memory.")
+    return tuple(notes)
 
 
 def main(job: dict, descriptor: int):
