@@ -12,7 +12,7 @@ from bisect_recompute.differ.rules.literals import holds
 from bisect_recompute.differ.rules.settings import Setting, Settings
 from bisect_recompute.differ.rules.validator import Check, Validator
 from bisect_recompute.differ.source.conditions import shown
-from bisect_recompute.differ.source.words import is_word
+from bisect_recompute.differ.source.words import SETTINGS, is_word
 
 __all__ = ["Finding", "check"]
 
@@ -23,7 +23,7 @@ _LABELLED = ("recompute_modules", "offload_modules")
 def check(fields: Mapping[str, Setting], validator: Optional[Validator], complete: bool = False) -> list[Finding]:
     """Worst first. ``validator``: of the revision, None where it is not at hand; ``complete``: see Settings."""
     settings = Settings(fields, validator, complete)
-    found = [*_labels(settings), *_refused(settings)]
+    found = [*_unknown_fields(settings), *_labels(settings), *_refused(settings)]
     for finding in conflicts(settings):
         # The revision's own check says it with file and line; without one it runs, and not as meant.
         if not any(set(finding.fields) <= set(f.fields) for f in found):
@@ -33,12 +33,16 @@ def check(fields: Mapping[str, Setting], validator: Optional[Validator], complet
     return sorted(found, key=lambda f: (_ORDER.index(f.kind), f.rule, f.fields))
 
 
+def _unknown_fields(s: Settings) -> Iterator[Finding]:
+    for name in sorted(SETTINGS) if s.validator and s.validator.defaults else ():
+        if s.stated(name) and s.get(name) and not s.validator.has(name):
+            yield Finding("fails", "unknown-field", (name,), f"{name} is no field of this revision's configuration",
+                          s.validator.name, f"drop {name}", *s.place(name))
+
+
 def _labels(s: Settings) -> Iterator[Finding]:
     for name in _LABELLED:
         accepted, stated = s.validator.labels.get(name) if s.validator else None, s.get(name)
-        if s.validator and s.validator.defaults and s.stated(name) and stated and not s.validator.has(name):
-            yield Finding("fails", "unknown-field", (name,), f"{name} is no field of this revision's configuration",
-                          s.validator.name, f"drop {name}", *s.place(name))
         if accepted is None or not isinstance(stated, (list, tuple)):
             continue
         for label in stated:
@@ -46,17 +50,19 @@ def _labels(s: Settings) -> Iterator[Finding]:
                 continue
             near = difflib.get_close_matches(str(label), accepted, n=1)
             fix = f"did you mean '{near[0]}'?" if near else f"accepted are {', '.join(sorted(accepted))}"
-            used = s.filled("recompute_granularity") == "selective" if name == _LABELLED[0] else s.get(
-                "fine_grained_activation_offloading") is True
-            file, line = s.validator.places[name]
+            place = s.validator.places[name]
+            used = (s.filled("recompute_granularity", place) == "selective" if name == "recompute_modules"
+                    else s.get("fine_grained_activation_offloading") is True)
             yield Finding("fails" if used else "inert", "unknown-label", (name,), f"{name} does not accept {label!r}",
-                          f"{s.validator.name} {file}:{line}", fix, *s.place(name))
+                          f"{s.validator.name} {place[0]}:{place[1]}", fix, *s.place(name))
 
 
 def _refused(s: Settings) -> Iterator[Finding]:
     told = set()
     for refusal in s.validator.checks if s.validator else ():
-        if refusal.condition and refusal.condition not in told and holds(refusal.condition, s.look_up):
+        place = refusal.file, refusal.line
+        if refusal.condition and refusal.condition not in told and holds(
+                refusal.condition, lambda name: s.look_up(name, place)):
             told.add(refusal.condition)
             fields = _fields(refusal)
             yield Finding("fails", "refused", fields, f"this revision refuses: {shown(refusal.condition)}",

@@ -96,8 +96,8 @@ def selective_without_modules(s: Settings) -> Iterator[Finding]:
         yield Finding("fails", "selective-without-modules", ("recompute_modules",),
                       "recompute_granularity 'selective' without recompute_modules: this revision does not fill it",
                       s.validator.name, "name the modules", *place)
-    elif filled is not None:
-        what = filled if filled is not UNKNOWN else ["core_attn"]
+    elif filled is not None or s.validator is None:
+        what = filled if isinstance(filled, list) else ["core_attn"]
         yield Finding("note", "selective-without-modules", ("recompute_modules",),
                       f"selective without recompute_modules is not off: it means {what}",
                       "Megatron Core fills recompute_modules where it is None", f"write recompute_modules: {what}, or [] for none",

@@ -55,22 +55,21 @@ class Settings:
             return self.validator.defaults[name]
         return _WITHOUT_VALIDATOR.get(name, UNKNOWN)
 
-    def filled(self, name: str) -> object:
-        """The value once the revision's own validation has filled it."""
+    def filled(self, name: str, before: Optional[tuple[str, int]] = None) -> object:
+        """The value once the revision's own validation has filled it, as far as it has come: up to a file and line."""
         value = self.get(name)
-        for field, source, condition in self.validator.fills if self.validator else ():
-            if field == name and value is None and holds(condition, self.get):
-                value = evaluate(source, self.get)
-        if name == "recompute_granularity" and value is None and self.get("moe_layer_recompute") is True:
-            value = "selective"
+        for fill in self.validator.fills if self.validator else ():
+            if fill.field == name and (before is None or fill.file == before[0] and fill.line < before[1]):
+                if value is not UNKNOWN and holds(fill.condition, self.get):
+                    value = evaluate(fill.value, self.get)
         return value
 
-    def look_up(self, name: str) -> object:
-        """For conditions of the validators: fields as filled, and the validators' local names."""
+    def look_up(self, name: str, before: tuple[str, int]) -> object:
+        """For a condition at a file and line of the validators: fields as filled by then, and the validators' local names."""
         expression = self.validator.names.get(name) if self.validator else None
         if expression is not None and name not in self.fields:
-            return evaluate(expression, self.filled)
-        return self.filled(name)
+            return evaluate(expression, lambda inner: self.filled(inner, before))
+        return self.filled(name, before)
 
     def stated(self, name: str) -> bool:
         return self.fields.get(name, UNSET).state == "set"

@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass, field
 from typing import Mapping
 
-from bisect_recompute.differ.rules.literals import UNKNOWN
+from bisect_recompute.differ.rules.literals import UNKNOWN, evaluate
 from bisect_recompute.differ.source.chunks import Chunk, chunks
 from bisect_recompute.differ.source.conditions import Condition
 from bisect_recompute.differ.source.items import items, parsed
@@ -34,7 +34,18 @@ class Check:
     line: int
 
 
-@dataclass
+@dataclass(frozen=True)
+class Fill:
+    """Validation itself sets ``field`` to ``value`` (source) when ``condition`` holds."""
+
+    field: str
+    value: str
+    condition: Condition
+    file: str
+    line: int
+
+
+@dataclass(repr=False)
 class Validator:
     name: str
     """Repository and abbreviated commit: where file and line are."""
@@ -45,8 +56,7 @@ class Validator:
     """Field -> file and line of its list of labels, or of its definition."""
     defaults: dict[str, object] = field(default_factory=dict)
     """Field -> default of the configuration classes (UNKNOWN where it is no constant)."""
-    fills: list[tuple[str, str, Condition]] = field(default_factory=list)
-    """(field, source of the value, condition): what validation itself sets."""
+    fills: list[Fill] = field(default_factory=list)
     names: dict[str, str] = field(default_factory=dict)
     """Local names of the validators and the expressions that they stand for."""
 
@@ -89,7 +99,7 @@ def _read(chunk: Chunk, path: str, found: Validator) -> None:
         if item.role == "fail":
             found.checks.append(Check(item.guard, path, item.line))
         elif item.role == "fill":
-            found.fills.append((item.subject, item.content, item.guard))
+            found.fills.append(Fill(item.subject, item.content, item.guard, path, item.line))
         elif item.role == "labels":
             found.labels[item.subject] = frozenset(item.content.split())
             found.places[item.subject] = path, item.line
@@ -101,8 +111,5 @@ def _read_default(chunk: Chunk, path: str, name: str, found: Validator) -> None:
     body, offset = parsed(chunk)
     node = body[0]
     if isinstance(node, ast.AnnAssign) and node.value is not None and last(node.target) == name:
-        try:
-            found.defaults[name] = ast.literal_eval(default_of(node.value))
-        except (ValueError, SyntaxError):
-            found.defaults[name] = UNKNOWN
+        found.defaults[name] = evaluate(default_of(node.value), lambda _: UNKNOWN)
         found.places.setdefault(name, (path, node.lineno + offset))
