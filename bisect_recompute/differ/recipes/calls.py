@@ -6,6 +6,7 @@ import ast
 import inspect
 from typing import Any, Optional
 
+from bisect_recompute.differ.recipes.classes import BOUNDARY
 from bisect_recompute.differ.recipes.state import Frame, Imprecise, Raised
 from bisect_recompute.differ.recipes.values import (
     HEAP, MISSING, TAINT, ADict, Bound, Class, Container, EnumMember, External, Func, Method, Module, Obj, Partial,
@@ -13,7 +14,7 @@ from bisect_recompute.differ.recipes.values import (
 )
 
 MAX_DEPTH = 50
-_HOOKED = frozenset(("pretrain", "finetune", "create_omegaconf_dict_config", "parse_hydra_overrides", "apply_overrides"))
+_HOOKED = frozenset(("parse_cli_args", "pretrain", "finetune", "create_omegaconf_dict_config", "parse_hydra_overrides", "apply_overrides"))
 _SAFE_DECORATORS = frozenset(
     "setter getter override lru_cache cache wraps abstractmethod overload final no_grad inference_mode".split()
 )
@@ -24,8 +25,6 @@ _HARMLESS = (
     "dataclasses", "enum", "abc", "importlib", "huggingface_hub", "packaging", "numpy", "yaml", "argparse", "socket",
     "omegaconf", "modelopt",
 )
-# Loading a model's description goes to files and networks: its result is a fresh object left to the framework.
-BOUNDARY = ("megatron/bridge/models/conversion/", "megatron/bridge/models/hf_pretrained/", "megatron/hub/bridge/")
 _LOADERS = ("from_hf_pretrained", "from_pretrained", "from_hf_config", "import_ckpt")
 
 
@@ -219,7 +218,7 @@ class Calls:
 
     def _enter(self, func: Func, args: list, kwargs: dict) -> Any:
         node = func.node(self.world.chunks)
-        if any(part in func.path for part in BOUNDARY) or func.name in _LOADERS:
+        if func.path.startswith(BOUNDARY) or func.name in _LOADERS:
             return self.opaque_call(External(f"{func.path}:{func.name}"), [a for a in args if not isinstance(a[0], Class)], kwargs)
         names, generator = self.shape(node, func)
         frame = Frame(func.path, func.chunk, outer=func.frame, func=func, names=names)

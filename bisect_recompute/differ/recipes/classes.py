@@ -12,6 +12,11 @@ from bisect_recompute.differ.recipes.values import (
     Super, Unknown, describe, is_primitive, same,
 )
 
+# Loading a model's description goes to files and networks: its result is a fresh object left to the framework.
+BOUNDARY = (
+    "src/megatron/bridge/models/conversion/", "src/megatron/bridge/models/hf_pretrained/", "src/megatron/hub/bridge/",
+    "src/megatron/hub/converters/",
+)
 _ENUM_BASES = ("enum.Enum", "enum.IntEnum", "enum.StrEnum", "enum.Flag", "enum.IntFlag")
 
 
@@ -30,13 +35,18 @@ class FieldSpec:
 class ClassSource:
     """A class's syntax tree and its statements by the names that they bind."""
 
-    __slots__ = ("chunk", "node", "members")
+    __slots__ = ("chunk", "node", "members", "annotated")
 
     def __init__(self, chunk: str, node: ast.ClassDef):
         self.chunk = chunk
         self.node = node
         self.members: dict[str, list[ast.stmt]] = {}
+        self.annotated: dict[str, ast.AnnAssign] = {}
+        """Fields, if the class is a dataclass."""
         for statement in node.body:
+            if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name):
+                if "ClassVar" not in ast.unparse(statement.annotation):
+                    self.annotated[statement.target.id] = statement
             for name in _member_names(statement):
                 self.members.setdefault(name, []).append(statement)
 
@@ -185,6 +195,8 @@ class Classes:
     # Instances
 
     def instantiate(self, cls: Class, args: list, kwargs: dict) -> Any:
+        if cls.path.startswith(BOUNDARY):
+            return self.opaque_call(External(cls.name), args, kwargs)
         lineage, complete = self.lineage(cls)
         if self.is_enum(cls):
             return self._enum_by_value(cls, args)
@@ -224,24 +236,40 @@ class Classes:
             made.attrs[TAINT] = (f"positional arguments of {base.name}", None, True)
         return made
 
+    def has_field(self, lineage: list, name: str) -> bool:
+        """Like ``name in self.fields(lineage)``, reading only that member of each class."""
+        for cls in lineage:
+            if isinstance(cls, Class) and self.is_dataclass(cls):
+                if cls.node is None:
+                    self.depend("member", cls.path, cls.name, name)
+                if name in self.class_source(cls).annotated:
+                    return True
+        return False
+
+    def required(self, lineage: list) -> list[str]:
+        """Fields without a default where they are declared; part of what ``is_dataclass`` depends on."""
+        return [
+            name for cls in lineage if isinstance(cls, Class) and self.is_dataclass(cls)
+            for name, statement in self.class_source(cls).annotated.items() if statement.value is None
+        ]
+
     def fields(self, lineage: list) -> dict[str, tuple[Class, ast.AnnAssign]]:
+        for cls in lineage:
+            if isinstance(cls, Class) and cls.node is None:
+                self.depend("member", cls.path, cls.name, "*")
         found: dict = {}
         for cls in reversed(lineage):
             if isinstance(cls, Class) and self.is_dataclass(cls):
-                for statement in self.class_source(cls).node.body:
-                    if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name):
-                        if "ClassVar" not in ast.unparse(statement.annotation):
-                            found.setdefault(statement.target.id, None)
-                            found[statement.target.id] = (cls, statement)
+                for name, statement in self.class_source(cls).annotated.items():
+                    found[name] = (cls, statement)
         return found
 
     def _dataclass_instance(self, made, lineage, complete, args, kwargs) -> Obj:
-        fields = self.fields(lineage)
         given = dict(kwargs)
         if args:
             if not complete:
                 made.attrs[TAINT] = ("positional arguments of a class that inherits from outside", None, True)
-            names = [n for n, (c, s) in fields.items() if self._field_spec(c, s).init]
+            names = [n for n, (c, s) in self.fields(lineage).items() if self._field_spec(c, s).init]
             if complete and len(args) > len(names):
                 raise Raised(TypeError, "too many positional arguments")
             for name, slot in zip(names, args):
@@ -249,12 +277,12 @@ class Classes:
                     raise Raised(TypeError, f"multiple values for {name}")
                 given[name] = slot
         for name in given:
-            if name not in fields and complete:
+            if complete and not self.has_field(lineage, name):
                 raise Raised(TypeError, f"unexpected keyword {name}")
         for name, (value, origin) in given.items():
             made.attrs[name] = (value, origin, False)
-        for name, (cls, statement) in fields.items():
-            if complete and name not in given and statement.value is None and not self.class_has_default(lineage, name):
+        for name in self.required(lineage) if complete else ():
+            if name not in given and not self.class_has_default(lineage, name):
                 raise Raised(TypeError, f"missing argument {name}")
         self.run_post_init(made, lineage, complete)
         return made
@@ -346,6 +374,10 @@ class Classes:
             return Unknown("the attributes of an object as a dict")
         if name in ("parse_args", "parse_known_args") and describe(owner.cls) == "argparse.ArgumentParser":
             return Method(name, owner)
+        if describe(owner.cls) == "argparse.Namespace" and self.command_line is not None:
+            value = self.argument(owner, name)
+            if value is not MISSING:
+                return value
         tainted = TAINT in owner.attrs
         if isinstance(owner.cls, Class):
             slot = self.class_slot(owner.cls, name)
@@ -382,6 +414,8 @@ class Classes:
         return value
 
     def _class_attribute(self, cls: Class, name: str) -> Any:
+        if cls.path.startswith(BOUNDARY):
+            return External(f"{cls.name}.{name}")
         if name == "__name__":
             return cls.name
         slot = self.class_slot(cls, name)

@@ -13,7 +13,7 @@ from typing import Any, Iterator, Optional
 
 import yaml
 
-from bisect_recompute.differ.recipes.state import Frame, Imprecise, Raised
+from bisect_recompute.differ.recipes.state import Imprecise, Raised
 from bisect_recompute.differ.recipes.values import MISSING, ADict, External, Func, Obj, Unknown
 from bisect_recompute.differ.recipes.world import World, module_name
 
@@ -132,22 +132,27 @@ class Launcher:
         return Unknown("--num_gpus")
 
     def namespace(self) -> Obj:
-        """The parsed command line: the cell's arguments over the parser's defaults."""
-        self.depend("file", _PARSER)
+        """The parsed command line: the cell's arguments; the others are read from the parser when asked for."""
         made = Obj(External("argparse.Namespace"), self.next_serial(), "a command-line argument", False, True)
-        for name, value in {**self._parser_defaults(), **self.command_line}.items():
+        for name, value in self.command_line.items():
             made.attrs[name] = (value if isinstance(value, Unknown) else self.from_python(value), None, False)
         return made
 
-    def _parser_defaults(self) -> dict:
-        blob = self.world.tree.get(_PARSER)
-        if blob not in self.parser_defaults:
-            try:
-                tree = ast.parse(self.world.text(_PARSER) or b"")
-            except (SyntaxError, ValueError, RecursionError):
-                tree = ast.Module([], [])
-            self.parser_defaults[blob] = dict(filter(None, map(_default_of, ast.walk(tree))))
-        return self.parser_defaults[blob]
+    def argument(self, owner: Obj, name: str) -> Any:
+        """Value of an argument that the cell's command line does not give, or MISSING."""
+        found = self.depend("argument", _PARSER, name)
+        if found is None:
+            return MISSING
+        value = self.from_python(ast.literal_eval(found)) if found != "?" else Unknown(f"the default of --{name}")
+        self.put(owner.attrs, name, (value, None, False))
+        return value
+
+    def all_arguments(self, owner: Obj) -> dict:
+        self.depend("file", _PARSER)
+        for name in self.world.parser_defaults(_PARSER):
+            if name and name not in owner.attrs:
+                self.argument(owner, name)
+        return {name: slot[0] for name, slot in owner.attrs.items()}
 
     def parse_arguments(self, both: bool) -> Any:
         if self.command_line is None:
@@ -165,6 +170,11 @@ class Launcher:
                     self.one_off = True
                     self.put(self.launched, _KEY, (config[0], None, False))
             return None
+        if func.name == "parse_cli_args" and func.path == _PARSER and self.command_line is not None:
+            returned = self.depend("argument", _PARSER, "")
+            if returned != "parser":
+                return self.parse_arguments(returned == "parse_known_args")
+            return Obj(External("argparse.ArgumentParser"), self.next_serial(), "a parser", True, True)
         if func.path.endswith("utils/omegaconf_utils.py"):
             if func.name == "create_omegaconf_dict_config":
                 # Only overrides matter: what is not overridden is written back as it was.
@@ -251,23 +261,3 @@ class Launcher:
 
     def lib_argparse__ArgumentParser(self, args, kwargs):
         return Obj(External("argparse.ArgumentParser"), self.next_serial(), "a parser", True, True)
-
-
-def _default_of(node: ast.AST) -> Optional[tuple[str, Any]]:
-    """(name, default) of an ``add_argument`` call."""
-    if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "add_argument"):
-        return None
-    flags = [a.value for a in node.args if isinstance(a, ast.Constant) and isinstance(a.value, str)]
-    words = {k.arg: k.value for k in node.keywords}
-    if not flags:
-        return None
-    name = next((f for f in flags if f.startswith("--")), flags[0]).lstrip("-").replace("-", "_")
-    if isinstance(words.get("dest"), ast.Constant):
-        name = words["dest"].value
-    if "default" in words:
-        try:
-            return name, ast.literal_eval(words["default"])
-        except (ValueError, RecursionError):
-            return name, Unknown(f"the default of --{name}")
-    action = getattr(words.get("action"), "value", None)
-    return name, {"store_true": False, "store_false": True}.get(action) if isinstance(action, str) else None

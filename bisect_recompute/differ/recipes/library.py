@@ -504,7 +504,7 @@ class Library:
 
     def lib_builtins__vars(self, args, kwargs):
         if args and describe(getattr(args[0][0], "cls", None)) == "argparse.Namespace":
-            return self.new_dict({name: slot[0] for name, slot in args[0][0].attrs.items() if name != TAINT})
+            return self.new_dict(self.all_arguments(args[0][0]))
         return Unknown("the attributes of an object as a dict")
 
     def lib_builtins__object(self, args, kwargs):
@@ -544,12 +544,11 @@ class Library:
             copy.attrs[name] = (new, origin, False)
         if isinstance(copy.cls, Class):
             lineage, complete = self.lineage(copy.cls)
-            known = self.fields(lineage)
             for name in kwargs:
-                if complete and name not in known:
+                if complete and not self.has_field(lineage, name):
                     raise Raised(TypeError, f"unexpected field {name}")
             for name, slot in list(copy.attrs.items()):
-                if name not in known and slot[2] and name != TAINT:
+                if slot[2] and name != TAINT and not self.has_field(lineage, name):
                     del copy.attrs[name]
             self.run_post_init(copy, lineage, complete)
         return copy

@@ -15,12 +15,14 @@ from bisect_recompute.differ.recipes.world import module_name
 class Memo:
     """A value, and the fingerprints of all that its evaluation read."""
 
-    __slots__ = ("value", "dependencies", "epoch")
+    __slots__ = ("value", "dependencies", "epoch", "paths", "modules")
 
     def __init__(self, value, dependencies, epoch):
         self.value = value
         self.dependencies = dependencies
         self.epoch = epoch
+        self.paths = {d[1] for d in dependencies if d[0] != "module"}
+        self.modules = any(d[0] == "module" for d in dependencies)
 
 
 class Modules:
@@ -48,11 +50,14 @@ class Modules:
             self.deps = outer
 
     def holds(self, memo: Memo) -> bool:
-        if memo.epoch != self.world.epoch:
-            fingerprint = self.world.fingerprint
-            if any(fingerprint(d) != f for d, f in memo.dependencies.items()):
-                return False
-            memo.epoch = self.world.epoch
+        world = self.world
+        if memo.epoch != world.epoch:
+            since, changed_at = memo.epoch, world.changed_at
+            if any(changed_at.get(path, 0) > since for path in memo.paths) or (memo.modules and world.modules_at > since):
+                fingerprint = world.fingerprint
+                if any(fingerprint(d) != f for d, f in memo.dependencies.items()):
+                    return False
+            memo.epoch = world.epoch
         return True
 
     def isolated(self, compute) -> Any:

@@ -44,9 +44,13 @@ class Revision:
             if is_recipe_file(path):
                 touched |= self._discover(path)
         stale = set(touched)
+        changed = set(paths)
         for key in self._affected(paths):
-            if any(self.world.fingerprint(d) != f for d, f in self._dependencies[key].items()):
-                stale.add(key)
+            for dependency, fingerprint in self._dependencies[key].items():
+                if dependency[0] == "module" or dependency[1] in changed:
+                    if self.world.fingerprint(dependency) != fingerprint:
+                        stale.add(key)
+                        break
         for key in stale:
             self._evaluate(key)
         return stale
@@ -68,7 +72,7 @@ class Revision:
         keys: set[str] = set()
         for path in paths:
             keys |= self._readers.get(("path", path), set())
-        if self.world.modules_changed:
+        if self.world.modules_at == self.world.epoch:
             for reader, found in list(self._readers.items()):
                 if reader[0] == "module":
                     keys |= found

@@ -299,28 +299,27 @@ def _head(node: ast.ClassDef, source) -> str:
 
 
 def _members(node: ast.ClassDef, source) -> dict[str, str]:
+    """Member name -> fingerprint. "": what decides how instances are made; "*": all fields in order."""
     members: dict[str, str] = {}
     shape = [_head(node, source)]
+    fields = []
     for statement in node.body:
         names = [statement.name] if hasattr(statement, "name") else sorted(touched_names(statement))
         text = source(statement)
         for name in names:
             members[name] = digest(members.get(name, "") + text)
         if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name):
-            value = statement.value
-            calls = isinstance(value, ast.Call)
-            shape.append(
-                f"{statement.target.id}:{'=' if value is not None else ''}{ast.unparse(value) if calls else ''}"
-                f"{'ClassVar' if 'ClassVar' in ast.unparse(statement.annotation) else ''}"
-                f"{'InitVar' if 'InitVar' in ast.unparse(statement.annotation) else ''}"
-                f"{'KW_ONLY' if 'KW_ONLY' in ast.unparse(statement.annotation) else ''}"
-            )
+            fields.append(text)
+            marks = [m for m in ("ClassVar", "InitVar", "KW_ONLY") if m in ast.unparse(statement.annotation)]
+            if statement.value is None or marks:
+                shape.append(f"{statement.target.id} {marks}")
         elif names and names[0] in _INIT_NAMES:
             shape.append(text)
         elif isinstance(statement, ast.FunctionDef) and statement.decorator_list:
             if any("setter" in ast.unparse(d) or "property" in ast.unparse(d) for d in statement.decorator_list):
                 shape.append(f"property {statement.name}")
     members[""] = digest("\n".join(shape))
+    members["*"] = digest("\n".join(fields))
     return members
 
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 from typing import Any, Callable, Optional
 
 from bisect_recompute.differ.recipes.values import (
-    HEAP, ITEMS, MISSING, TAINT, ADict, AList, Container, Func, Obj, Partial, Unknown, same,
+    HEAP, ITEMS, MISSING, TAINT, ADict, AList, Class, Container, EnumMember, External, Func, Module, Obj, Partial,
+    Unknown, same,
 )
 
+_ATOMS = frozenset((type(None), bool, int, float, str, External, Class, Module, EnumMember))
 MAX_PATHS = 24
 
 
@@ -298,6 +300,8 @@ class State:
     def clone(self, value: Any, memo: Optional[dict] = None, deep: bool = True) -> Any:
         """copy.deepcopy. Raises Imprecise for closures."""
         memo = {} if memo is None else memo
+        if value.__class__ in _ATOMS:
+            return value
         if isinstance(value, tuple):
             return tuple(self.clone(v, memo) for v in value)
         if isinstance(value, Func) and value.frame is not None:
@@ -327,7 +331,9 @@ class State:
         copy.serial = self.next_serial()
         memo[id(value)] = copy, value
         attrs = copy.attrs
+        attrs.update(value.attrs)
         for key, slot in value.attrs.items():
             inner = slot[0]
-            attrs[key] = (self.clone(inner, memo), slot[1], slot[2]) if isinstance(inner, (*HEAP, tuple, Partial, Func)) else slot
+            if inner.__class__ not in _ATOMS:
+                attrs[key] = (self.clone(inner, memo), slot[1], slot[2])
         return copy

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections import Counter
 from typing import Callable, Iterable, Mapping, Optional
 
+from bisect_recompute.differ.recipes.arguments import parser_defaults
 from bisect_recompute.differ.recipes.source import Chunks, SourceFile
 
 ROOTS = ("src", "scripts/performance", "")
 """Directories that are on sys.path when recipes run."""
 
 Dependency = tuple
-"""("module", dotted) | ("name", path, name) | ("member", path, class, member) | ("file", path)"""
+"""("module", dotted) | ("name", path, name) | ("member", path, class, member) | ("argument", path, name) | ("file", path)"""
 
 
 class World:
@@ -22,9 +23,12 @@ class World:
         self.chunks = Chunks()
         self._files: dict[str, SourceFile] = {}
         self._used: Counter = Counter()
+        self._parsers: dict = {}
         self.epoch = 0
-        self.modules_changed = False
-        """Whether the last move added or removed files, so that names of modules may lead elsewhere."""
+        self.changed_at: dict[str, int] = {}
+        """Path -> epoch of its last change."""
+        self.modules_at = 0
+        """Epoch of the last added or removed file: names of modules may lead elsewhere."""
         self._load(tree)
 
     def _load(self, tree: Mapping[str, str]) -> None:
@@ -37,13 +41,13 @@ class World:
     def move(self, changed: Iterable[tuple[str, Optional[str]]]) -> list[str]:
         """Applies (path, new blob or None) and returns the relevant paths that really changed."""
         self.epoch += 1
-        self.modules_changed = False
         paths = []
         for path, blob in changed:
             old = self.tree.get(path)
             if not relevant(path) or old == blob:
                 continue
             paths.append(path)
+            self.changed_at[path] = self.epoch
             if blob is None:
                 del self.tree[path]
                 self._count(path, -1)
@@ -53,7 +57,7 @@ class World:
                 self.tree[path] = blob
             if old is None or blob is None:
                 self._modules.clear()
-                self.modules_changed = True
+                self.modules_at = self.epoch
         return paths
 
     def _count(self, path: str, step: int) -> None:
@@ -106,12 +110,21 @@ class World:
             return self.find_module(dependency[1])
         if kind == "file":
             return self.tree.get(dependency[1])
+        if kind == "argument":
+            return self.parser_defaults(dependency[1]).get(dependency[2])
         file = self.file(dependency[1])
         if file is None:
             return None
         if kind == "name":
             return file.fingerprint(dependency[2])
         return file.member(dependency[2], dependency[3])
+
+    def parser_defaults(self, path: str) -> dict[str, str]:
+        """Argument -> its default as source ("?" where that is no literal); "" -> what the parsing function returns."""
+        blob = self.tree.get(path)
+        if blob not in self._parsers:
+            self._parsers[blob] = parser_defaults(self.text(path))
+        return self._parsers[blob]
 
     def line(self, origin: Optional[tuple]) -> tuple[str, int]:
         """(path, line) of an origin (path, chunk, line in the chunk), as of this revision."""
