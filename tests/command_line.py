@@ -49,7 +49,9 @@ def environment(cache: Path, **more: str) -> dict[str, str]:
 def start(*args, cwd: Path, cache: Path, **more) -> subprocess.Popen:
     env = environment(cache, **more.pop("env", {}))
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "stdin": subprocess.DEVNULL} | more
-    return subprocess.Popen([sys.executable, "-m", "bisect_recompute", *map(str, args)], cwd=cwd, env=env, text=True, **pipes)
+    return subprocess.Popen(
+        [sys.executable, "-m", "bisect_recompute", *map(str, args)], cwd=cwd, env=env, text=True, **pipes
+    )
 
 
 def call(*args, cwd: Path, cache: Path, **more) -> subprocess.CompletedProcess:
@@ -87,8 +89,8 @@ class History:
 def megatron_history(folder: Path) -> History:
     """The installed Megatron Core's source, and commits on it.
 
-    main: base, readme, comment, broken (a syntax error), mended, kept (one more tensor), comment2, tip. From base another
-    branch: broken_too, loops (it hangs), kept_too. Only ``kept`` and ``kept_too`` move memory: by ``KEPT_BYTES``.
+    main: base, readme, comment, broken (a syntax error), mended, kept (one more tensor), comment2, tip. From base
+    another branch: broken_too, loops (it hangs), kept_too. Only the two ``kept`` move memory: by ``KEPT_BYTES``.
     """
     repo = GitRepo(folder / "megatron")
     core = Path(importlib.metadata.distribution("megatron-core").locate_file("megatron/core"))

@@ -44,7 +44,8 @@ def test_unknown_revision(run, repo, shas):
 
 def test_reversed_range(run, shas):
     assert run(f"{shas[3]}..{shas[0]}") == (
-        f"the range {shas[3]}..{shas[0]} is reversed, bad is an ancestor of good: did you mean {shas[0]}..{shas[3]}?")
+        f"the range {shas[3]}..{shas[0]} is reversed, bad is an ancestor of good: did you mean {shas[0]}..{shas[3]}?"
+    )
 
 
 @pytest.mark.parametrize("span", ["HEAD..main", "HEAD~1..HEAD~1"])
@@ -71,13 +72,16 @@ def test_not_a_repository(run, tmp_path, folder):
 def test_shallow_clone(run, repo, shas, tmp_path):
     clone = repo.clone(tmp_path / "shallow", "--depth", "2")
     assert run("HEAD~1..HEAD", path=clone.path) == (
-        f"{clone.path} is a shallow clone, its history ends early: run `git -C {clone.path} fetch --unshallow`")
+        f"{clone.path} is a shallow clone, its history ends early: run `git -C {clone.path} fetch --unshallow`"
+    )
 
 
 def test_recipe_with_a_misspelt_field(run, shas, tmp_path):
     recipe = tmp_path / "r.yaml"
     recipe.write_text(RECIPE.replace("hidden_size", "hiden_size", 1))
-    assert run("HEAD~1..HEAD", recipe=recipe) == f"{recipe}: unknown field 'model.hiden_size'; did you mean 'hidden_size'?"
+    assert (
+        run("HEAD~1..HEAD", recipe=recipe) == f"{recipe}: unknown field 'model.hiden_size'; did you mean 'hidden_size'?"
+    )
 
 
 def test_no_such_recipe(run, shas):
@@ -86,22 +90,31 @@ def test_no_such_recipe(run, shas):
 
 
 def test_recipe_functions_that_are_not_there_or_many(run, repo, shas):
-    repo.commit("recipes", {"src/lab/a.py": "def pretrain():\n    pass\n", "src/lab/b.py": "def pretrain():\n    pass\n",
-                            "src/lab/c.py": "class C:\n    def other(self):\n        pass\n\n# def pretrain():\n"})
+    repo.commit(
+        "recipes",
+        {
+            "src/lab/a.py": "def pretrain():\n    pass\n",
+            "src/lab/b.py": "def pretrain():\n    pass\n",
+            "src/lab/c.py": "class C:\n    def other(self):\n        pass\n\n# def pretrain():\n",
+        },
+    )
     assert run("HEAD~1..HEAD", recipe="pretrain").endswith("say which: lab.a:pretrain, lab.b:pretrain")
-    assert run("HEAD~1..HEAD", recipe="lab.x:pretrain").endswith(f"has no module lab.x at {repo.head()[:10]}; "
-                                                                  "did you mean lab.a:pretrain?")
+    assert run("HEAD~1..HEAD", recipe="lab.x:pretrain").endswith(
+        f"has no module lab.x at {repo.head()[:10]}; did you mean lab.a:pretrain?"
+    )
     assert run("HEAD~1..HEAD", recipe="other").startswith("no such recipe: other; ")
 
 
 def test_a_probe_that_is_not_there_yet(run, shas):
     assert run("HEAD~1..HEAD", "--probe", "torchrun") == (
-        "--probe torchrun is not there yet; this version measures with --probe simulate only")
+        "--probe torchrun is not there yet; this version measures with --probe simulate only"
+    )
 
 
 def test_options_out_of_range(run, shas):
     assert run("HEAD~1..HEAD", "--jobs", "0") == (
-        "Invalid value for '--jobs': 0 is not in the range x>=1. (see bisect-recompute run --help)")
+        "Invalid value for '--jobs': 0 is not in the range x>=1. (see bisect-recompute run --help)"
+    )
     assert "'--threshold'" in run("HEAD~1..HEAD", "--thresold", "3")
 
 
@@ -127,10 +140,22 @@ def test_no_disk_space_for_a_worktree(repo, folder, tmp_path):
     first = repo.commit("first", {"a.py": "1"})
     second = repo.commit("second", {f"pkg/m{k}.py": os.urandom(20_000) for k in range(20)})
     with small_disk(tmp_path / "disk", "200k") as disk:
-        said = refused("run", f"{first}..{second}", "--repo", repo.path, "--recipe", "small.yaml", "--quiet", "--out", "out",
-                       cwd=folder, cache=disk)
+        said = refused(
+            "run",
+            f"{first}..{second}",
+            "--repo",
+            repo.path,
+            "--recipe",
+            "small.yaml",
+            "--quiet",
+            "--out",
+            "out",
+            cwd=folder,
+            cache=disk,
+        )
     assert said.startswith(f"cannot keep a checkout in {disk}/worktrees/") and said.endswith(
-        "No space left on device; make room there, or set BISECT_RECOMPUTE_CACHE to a directory on another disk")
+        "No space left on device; make room there, or set BISECT_RECOMPUTE_CACHE to a directory on another disk"
+    )
 
 
 def test_a_bare_repository_will_do(run, repo, shas, tmp_path):
@@ -139,7 +164,9 @@ def test_a_bare_repository_will_do(run, repo, shas, tmp_path):
 
 
 def test_light_commands_do_not_load_torch(folder, cache):
-    code = ("import sys, bisect_recompute.cli.run, bisect_recompute.cli.ticket, bisect_recompute.cli.schema, "
-            "bisect_recompute.cli.main_job, bisect_recompute.cli.hook; print('torch' in sys.modules)")
+    code = (
+        "import sys, bisect_recompute.cli.run, bisect_recompute.cli.ticket, bisect_recompute.cli.schema, "
+        "bisect_recompute.cli.main_job, bisect_recompute.cli.hook; print('torch' in sys.modules)"
+    )
     done = subprocess.run([sys.executable, "-c", code], env=environment(cache), capture_output=True, text=True)
     assert done.stdout == "False\n", done.stderr

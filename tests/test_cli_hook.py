@@ -40,7 +40,9 @@ def files_of(repo):
 def test_git_bisect_run_names_the_culprit(clone, history, cache):
     clone.git("bisect", "start", history.shas["tip"], history.shas["base"])
     command = [sys.executable, "-m", "bisect_recompute", "hook", "--recipe", "../small.yaml"]
-    done = subprocess.run(["git", "bisect", "run", *command], cwd=clone.path, env=environment(cache), capture_output=True, text=True)
+    done = subprocess.run(
+        ["git", "bisect", "run", *command], cwd=clone.path, env=environment(cache), capture_output=True, text=True
+    )
     assert done.returncode == 0, done
     assert f"{history.shas['kept']} is the first bad commit" in done.stdout
     assert f"bad: {history.shas['kept'][:10]} kept " in done.stderr
@@ -75,18 +77,25 @@ def test_everything_wrong_stops_git_bisect_run(clone, history, cache, tmp_path):
     assert stops(hook(clone, cache, "--colour")).startswith("error: No such option '--colour'")
     assert stops(hook(clone, cache, "--probe", "slurm")).startswith("error: --probe slurm is not there yet")
     assert stops(call("hook", cwd=clone.path, cache=cache)).startswith("error: Missing option '--recipe'")
-    assert stops(call("hook", "--recipe", "../small.yaml", cwd=tmp_path, cache=cache)).startswith("error: not a repository")
+    assert stops(call("hook", "--recipe", "../small.yaml", cwd=tmp_path, cache=cache)).startswith(
+        "error: not a repository"
+    )
     # 1 to 127 would be taken for an answer.
-    assert stops(call("hook", "--recipe", "no.yaml", "--good", "main~1", "--bad", "main", cwd=clone.path, cache=cache)).startswith(
-        "error: no such recipe: no.yaml")
+    assert stops(
+        call("hook", "--recipe", "no.yaml", "--good", "main~1", "--bad", "main", cwd=clone.path, cache=cache)
+    ).startswith("error: no such recipe: no.yaml")
 
 
 def test_references_that_cannot_be_told_apart_or_measured(clone, history, cache):
     said = stops(hook(clone, cache, "--good", history.shas["base"], "--bad", history.shas["comment"]))
-    assert said.startswith(f"error: good {history.shas['base'][:10]} and bad {history.shas['comment'][:10]} do not differ by the "
-                           "threshold: memory ")
+    assert said.startswith(
+        f"error: good {history.shas['base'][:10]} and bad {history.shas['comment'][:10]} do not differ by the "
+        "threshold: memory "
+    )
     said = stops(hook(clone, cache, "--good", history.shas["base"], "--bad", history.shas["broken"]))
-    assert said.startswith(f"error: the bad reference {history.shas['broken'][:10]} cannot be probed: failed at import: SyntaxError")
+    assert said.startswith(
+        f"error: the bad reference {history.shas['broken'][:10]} cannot be probed: failed at import: SyntaxError"
+    )
 
 
 def test_references_are_read_from_gits_own_log(repo):

@@ -28,8 +28,19 @@ def recipe(tmp_path, fused: bool):
 
 
 def test_names_the_commit_that_keeps_one_more_tensor(tmp_path, cache):
-    done = call("run", SPAN, "--repo", CLONE, "--recipe", recipe(tmp_path, fused=False), "--out", "out", "--json", cwd=tmp_path,
-                cache=cache)
+    done = call(
+        "run",
+        SPAN,
+        "--repo",
+        CLONE,
+        "--recipe",
+        recipe(tmp_path, fused=False),
+        "--out",
+        "out",
+        "--json",
+        cwd=tmp_path,
+        cache=cache,
+    )
     assert done.returncode == 0
     verdict = json.loads(done.stdout)
     assert verdict["culprit"]["commit"] == CULPRIT and verdict["range"]["commits"] == 353
@@ -37,18 +48,45 @@ def test_names_the_commit_that_keeps_one_more_tensor(tmp_path, cache):
     # [sequence 4096, ffn 28672] in bf16, over tensor parallel 8, in each of 80 layers.
     assert memory["bad"] - memory["good"] == 80 * 4096 * 28672 * 2 // 8
     (tensor,) = verdict["cause"]["tensors"]
-    assert (tensor["count"], tensor["shape"], tensor["file"]) == (80, [4096, 1, 3584], "megatron/core/transformer/mlp.py")
+    assert (tensor["count"], tensor["shape"], tensor["file"]) == (
+        80,
+        [4096, 1, 3584],
+        "megatron/core/transformer/mlp.py",
+    )
     assert "offset" in tensor["source"]
     assert verdict["probes"]["run"] <= 14
 
 
 def test_with_the_fusion_on_nothing_shifts(tmp_path, cache):
-    done = call("run", SPAN, "--repo", CLONE, "--recipe", recipe(tmp_path, fused=True), "--out", "out", cwd=tmp_path, cache=cache)
+    done = call(
+        "run",
+        SPAN,
+        "--repo",
+        CLONE,
+        "--recipe",
+        recipe(tmp_path, fused=True),
+        "--out",
+        "out",
+        cwd=tmp_path,
+        cache=cache,
+    )
     assert done.returncode == 3
 
 
 def test_first_parents_alone_name_the_merge(tmp_path, cache):
-    done = call("run", SPAN, "--repo", CLONE, "--recipe", recipe(tmp_path, fused=False), "--out", "out", "--json", "--first-parent",
-                cwd=tmp_path, cache=cache)
+    done = call(
+        "run",
+        SPAN,
+        "--repo",
+        CLONE,
+        "--recipe",
+        recipe(tmp_path, fused=False),
+        "--out",
+        "out",
+        "--json",
+        "--first-parent",
+        cwd=tmp_path,
+        cache=cache,
+    )
     verdict = json.loads(done.stdout)
     assert (verdict["culprit"]["commit"][:10], verdict["range"]["commits"]) == ("de48755da0", 272)

@@ -31,11 +31,24 @@ def test_json_has_the_contracts_keys(probe, history):
         assert (done.returncode, done.stderr) == (0, "")
         documents.append(json.loads(done.stdout))
     good, bad = documents
-    assert bad.keys() >= {"revision", "status", "stage", "memory", "throughput", "seconds", "log", "provenance", "reason", "notes"}
+    assert bad.keys() >= {
+        "revision",
+        "status",
+        "stage",
+        "memory",
+        "throughput",
+        "seconds",
+        "log",
+        "provenance",
+        "reason",
+        "notes",
+    }
     assert (bad["revision"], bad["status"], bad["stage"], bad["reason"]) == (history.shas["kept"], "ok", "done", "")
     memory = bad["memory"]
     assert memory["peak_bytes"] - good["memory"]["peak_bytes"] == KEPT_BYTES
-    assert memory["by_rank"] == {"0": memory["peak_bytes"]} and sum(memory["by_category"].values()) == memory["peak_bytes"]
+    assert (
+        memory["by_rank"] == {"0": memory["peak_bytes"]} and sum(memory["by_category"].values()) == memory["peak_bytes"]
+    )
     assert bad["throughput"].keys() >= {"step_seconds", "tflops_per_gpu"}
     assert bad["provenance"]["megatron_source"] == "worktree"
     assert bad["provenance"]["modules"][MLP] == history.repo.git("rev-parse", f"{history.shas['kept']}:{MLP}")
@@ -69,5 +82,6 @@ def test_a_hang_is_a_timeout(probe, history):
 
 
 def test_unknown_revision(cache, history, tmp_path):
-    assert refused("probe", "nope", "--repo", history.repo.path, "--recipe", "tiny", cwd=tmp_path, cache=cache).startswith(
-        "unknown revision 'nope'")
+    assert refused(
+        "probe", "nope", "--repo", history.repo.path, "--recipe", "tiny", cwd=tmp_path, cache=cache
+    ).startswith("unknown revision 'nope'")

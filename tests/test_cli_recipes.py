@@ -36,16 +36,25 @@ def test_the_function_is_looked_up_at_the_revision_given(repo, find):
 
 
 def test_files_that_do_not_parse_and_methods_do_not_count(repo, find):
-    repo.commit("recipes", {"lab/a.py": FUNCTION, "lab/broken.py": FUNCTION + "x = (\n",
-                            "lab/text.py": f'"""\n{FUNCTION}"""\n', "lab/c.py": "class C:\n    def pretrain_config(self): pass\n"})
+    repo.commit(
+        "recipes",
+        {
+            "lab/a.py": FUNCTION,
+            "lab/broken.py": FUNCTION + "x = (\n",
+            "lab/text.py": f'"""\n{FUNCTION}"""\n',
+            "lab/c.py": "class C:\n    def pretrain_config(self): pass\n",
+        },
+    )
     assert find("pretrain_config").module == "lab.a"
 
 
 def test_a_file_and_a_shipped_recipe_come_first(repo, find, tmp_path):
     repo.commit("recipes", {"lab/a.py": "def tiny():\n    pass\n"})
     assert find("tiny").name == "tiny" and isinstance(find("tiny"), Recipe)
-    (tmp_path / "mine.yaml").write_text("model: {num_layers: 1, hidden_size: 8, num_attention_heads: 1, vocab_size: 8}\n"
-                                        "training: {seq_length: 8, global_batch_size: 1}\n")
+    (tmp_path / "mine.yaml").write_text(
+        "model: {num_layers: 1, hidden_size: 8, num_attention_heads: 1, vocab_size: 8}\n"
+        "training: {seq_length: 8, global_batch_size: 1}\n"
+    )
     assert find("mine.yaml").name == "mine"
 
 

@@ -23,8 +23,16 @@ def history(tmp_path_factory):
 @pytest.fixture
 def arguments(history, tmp_path):
     (tmp_path / "small.yaml").write_text(RECIPE)
-    return ("run", history.range("base", "tip"), "--repo", history.repo.path, "--recipe", tmp_path / "small.yaml", "--out",
-            tmp_path / "out")
+    return (
+        "run",
+        history.range("base", "tip"),
+        "--repo",
+        history.repo.path,
+        "--recipe",
+        tmp_path / "small.yaml",
+        "--out",
+        tmp_path / "out",
+    )
 
 
 def lines_of(out) -> list[str]:
@@ -78,7 +86,12 @@ def test_killed_in_the_middle_then_resumed(arguments, history, cache, tmp_path):
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_interrupted_keeps_its_state(arguments, history, cache, tmp_path, number):
     out = tmp_path / "out"
-    process = start(*arguments, cwd=tmp_path, cache=cache, preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler))
+    process = start(
+        *arguments,
+        cwd=tmp_path,
+        cache=cache,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+    )
     wait_for(lambda: len(lines_of(out)) >= 2, process)
     children = started(process)
     process.send_signal(number)
@@ -115,16 +128,20 @@ def test_a_second_run_over_the_same_folder(arguments, history, cache, tmp_path):
     process.communicate(timeout=20)
 
     assert refused(*arguments, cwd=tmp_path, cache=cache) == (
-        f"{out} holds this run, unfinished; go on with it: bisect-recompute resume {out}")
+        f"{out} holds this run, unfinished; go on with it: bisect-recompute resume {out}"
+    )
     other = list(arguments)
     other[1] = history.range("base", "kept")
     assert refused(*other, cwd=tmp_path, cache=cache) == (
-        f"{out} holds another run ({history.shas['base'][:10]}..{history.shas['tip'][:10]}, small); give another folder with --out")
+        f"{out} holds another run ({history.shas['base'][:10]}..{history.shas['tip'][:10]}, small); "
+        "give another folder with --out"
+    )
 
 
 def test_resume_without_a_run(cache, tmp_path):
     assert refused("resume", cwd=tmp_path, cache=cache) == (
-        "there is no run under bisect-recompute-out/ here; name its folder: bisect-recompute resume RUN")
+        "there is no run under bisect-recompute-out/ here; name its folder: bisect-recompute resume RUN"
+    )
     assert refused("resume", tmp_path, cwd=tmp_path, cache=cache) == f"no run in {tmp_path}: it has no manifest.json"
 
 

@@ -29,17 +29,36 @@ def history(tmp_path_factory):
 @pytest.fixture
 def run(history, folder, cache, tmp_path):
     def run(good, bad, *options, out=tmp_path / "out"):
-        return call("run", history.range(good, bad), "--repo", history.repo.path, "--recipe", folder / "small.yaml", "--out", out,
-                    *options, cwd=tmp_path, cache=cache)
+        return call(
+            "run",
+            history.range(good, bad),
+            "--repo",
+            history.repo.path,
+            "--recipe",
+            folder / "small.yaml",
+            "--out",
+            out,
+            *options,
+            cwd=tmp_path,
+            cache=cache,
+        )
 
     return run
 
 
 def state(repo):
     """All that must stay as it is in a user's repository."""
-    files = {str(p.relative_to(repo.path)): (p.stat().st_mtime_ns, p.stat().st_ino)
-             for p in (repo.path / ".git").rglob("*") if p.is_file()}
-    calls = (("status", "--porcelain", "--untracked-files=all"), ("diff", "HEAD"), ("diff", "--cached"), ("stash", "list"))
+    files = {
+        str(p.relative_to(repo.path)): (p.stat().st_mtime_ns, p.stat().st_ino)
+        for p in (repo.path / ".git").rglob("*")
+        if p.is_file()
+    }
+    calls = (
+        ("status", "--porcelain", "--untracked-files=all"),
+        ("diff", "HEAD"),
+        ("diff", "--cached"),
+        ("stash", "list"),
+    )
     return files, *(repo.git(*args, GIT_OPTIONAL_LOCKS="0") for args in calls)
 
 
@@ -105,7 +124,9 @@ def test_a_shift_the_other_way_needs_the_direction(history, run, tmp_path):
     back = repo.git("commit-tree", f"{history.shas['comment']}^{{tree}}", "-p", history.shas["tip"], "-m", "back")
     history.shas["back"] = back
     assert run("tip", "back", "--quiet").returncode == 3
-    done = run("tip", "back", "--direction", "better", "--metric", "memory", "--json", "--quiet", out=tmp_path / "better")
+    done = run(
+        "tip", "back", "--direction", "better", "--metric", "memory", "--json", "--quiet", out=tmp_path / "better"
+    )
     assert json.loads(done.stdout)["culprit"]["commit"] == back
     assert json.loads(done.stdout)["cause"]["tensors"][0]["bytes"] == -KEPT_BYTES
 
@@ -130,7 +151,9 @@ def test_an_endpoint_that_does_not_import(run, history, tmp_path):
     done = run("base", "broken", "--json")
     assert done.returncode == 5
     last = done.stderr.splitlines()[-1]
-    assert last.startswith(f"error: the bad endpoint {history.shas['broken'][:10]} cannot be probed: failed at import: SyntaxError")
+    assert last.startswith(
+        f"error: the bad endpoint {history.shas['broken'][:10]} cannot be probed: failed at import: SyntaxError"
+    )
     assert last.endswith(f"log: {tmp_path}/out/logs/{history.shas['broken']}.log")
     assert json.loads(done.stdout)["outcome"] == "endpoint-failed"
 
@@ -160,8 +183,20 @@ def test_default_folder_is_hidden_from_git(history, folder, cache):
 
 def test_live_display_on_a_terminal(history, folder, cache, tmp_path):
     master, slave = pty.openpty()
-    process = start("run", history.range("base", "tip"), "--repo", history.repo.path, "--recipe", folder / "small.yaml", "--out",
-                    tmp_path / "out", cwd=tmp_path, cache=cache, stderr=slave, env={"TERM": "xterm-256color"})
+    process = start(
+        "run",
+        history.range("base", "tip"),
+        "--repo",
+        history.repo.path,
+        "--recipe",
+        folder / "small.yaml",
+        "--out",
+        tmp_path / "out",
+        cwd=tmp_path,
+        cache=cache,
+        stderr=slave,
+        env={"TERM": "xterm-256color"},
+    )
     os.close(slave)
     shown = b""
     while True:
@@ -185,7 +220,18 @@ def test_without_the_extra_the_way_to_install_it_is_said(history, folder, tmp_pa
     blocker = tmp_path / "blocker"
     blocker.mkdir()
     (blocker / "torch.py").write_text("raise ModuleNotFoundError(\"No module named 'torch'\", name='torch')\n")
-    done = call("run", history.range("base", "tip"), "--repo", history.repo.path, "--recipe", folder / "small.yaml", "--out",
-                tmp_path / "out", cwd=tmp_path, cache=tmp_path / "cache", env={"PYTHONPATH": f"{blocker}:{ROOT}"})
+    done = call(
+        "run",
+        history.range("base", "tip"),
+        "--repo",
+        history.repo.path,
+        "--recipe",
+        folder / "small.yaml",
+        "--out",
+        tmp_path / "out",
+        cwd=tmp_path,
+        cache=tmp_path / "cache",
+        env={"PYTHONPATH": f"{blocker}:{ROOT}"},
+    )
     assert done.returncode == 2
     assert "pip install 'bisect-recompute[simulate]'" in done.stderr.splitlines()[-1]

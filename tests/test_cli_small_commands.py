@@ -51,7 +51,8 @@ def test_ticket_is_rewritten_in_each_format(finished, cache, tmp_path):
 def test_ticket_of_a_run_that_is_not_there_or_not_finished(finished, cache, tmp_path):
     (finished / "verdict.json").unlink()
     assert refused("ticket", "run", cwd=tmp_path, cache=cache) == (
-        "the run in run is not finished; go on with it: bisect-recompute resume run")
+        "the run in run is not finished; go on with it: bisect-recompute resume run"
+    )
     assert refused("ticket", "nothing", cwd=tmp_path, cache=cache) == "no run in nothing: it has no manifest.json"
 
 

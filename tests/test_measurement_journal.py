@@ -11,12 +11,32 @@ from bisect_recompute.errors import UsageError
 from bisect_recompute.measurement.journal import Manifest, new_journal, open_journal, read_manifest, read_results
 
 MANIFEST = Manifest(
-    repository="/clone/.git", good="a" * 40, bad="b" * 40, first_parent=True, recipe="tiny", recipe_spec="recipes/tiny.yaml", recipe_text="model: {}\n",
-    recipe_function=False, probe="simulate", metric="any", direction="worse", memory_threshold=1.0, throughput_threshold=5.0,
-    timeout=120.0, versions={"torch": "2.13.0"},
+    repository="/clone/.git",
+    good="a" * 40,
+    bad="b" * 40,
+    first_parent=True,
+    recipe="tiny",
+    recipe_spec="recipes/tiny.yaml",
+    recipe_text="model: {}\n",
+    recipe_function=False,
+    probe="simulate",
+    metric="any",
+    direction="worse",
+    memory_threshold=1.0,
+    throughput_threshold=5.0,
+    timeout=120.0,
+    versions={"torch": "2.13.0"},
 )
-FULL = result("c" * 40, peak=5, tflops=2.5, modules={"megatron/a.py": "1"}, absent=("megatron/b.py",), notes=("said",),
-              tensors=[tensors("decoder.layers.*.mlp", (4, 2), 3)], log="logs/c.log")
+FULL = result(
+    "c" * 40,
+    peak=5,
+    tflops=2.5,
+    modules={"megatron/a.py": "1"},
+    absent=("megatron/b.py",),
+    notes=("said",),
+    tensors=[tensors("decoder.layers.*.mlp", (4, 2), 3)],
+    log="logs/c.log",
+)
 
 
 def test_results_come_back_as_they_were(tmp_path):
@@ -24,11 +44,19 @@ def test_results_come_back_as_they_were(tmp_path):
     with new_journal(out, MANIFEST) as journal:
         journal.append(FULL)
         journal.append(result("d" * 40, status="failed", reason="Traceback …\u202e"))
-    assert read_results(out) == {"c" * 40: FULL, "d" * 40: result("d" * 40, status="failed", reason="Traceback …\u202e")}
+    assert read_results(out) == {
+        "c" * 40: FULL,
+        "d" * 40: result("d" * 40, status="failed", reason="Traceback …\u202e"),
+    }
     assert read_manifest(out) == MANIFEST
     first = json.loads((out / "probes.jsonl").read_text().splitlines()[0])
     assert (first["commit"], first["status"], first["memory"]["peak_bytes"], first["seconds"], first["log"]) == (
-        "c" * 40, "ok", 5, 2.0, "logs/c.log")
+        "c" * 40,
+        "ok",
+        5,
+        2.0,
+        "logs/c.log",
+    )
     assert first["environment"] == MANIFEST.environment
 
 
@@ -64,7 +92,9 @@ def test_a_second_run_over_the_same_folder_is_refused_with_the_way_out(tmp_path)
     with pytest.raises(UsageError, match=r"unfinished; go on with it: bisect-recompute resume .*run$"):
         with new_journal(out, MANIFEST):
             pass
-    with pytest.raises(UsageError, match=r"holds another run \(aaaaaaaaaa..bbbbbbbbbb, tiny\); give another folder with --out"):
+    with pytest.raises(
+        UsageError, match=r"holds another run \(aaaaaaaaaa..bbbbbbbbbb, tiny\); give another folder with --out"
+    ):
         with new_journal(out, replace(MANIFEST, recipe_text="model: {num_layers: 2}\n")):
             pass
     (out / "verdict.json").write_text("{}")
@@ -106,7 +136,9 @@ def test_the_environment_key_follows_the_versions():
 
 def test_appending_from_threads_loses_nothing(tmp_path):
     with new_journal(tmp_path / "run", MANIFEST) as journal:
-        threads = [threading.Thread(target=journal.append, args=(replace(FULL, revision=f"{i:040x}"),)) for i in range(32)]
+        threads = [
+            threading.Thread(target=journal.append, args=(replace(FULL, revision=f"{i:040x}"),)) for i in range(32)
+        ]
         for thread in threads:
             thread.start()
         for thread in threads:

@@ -76,7 +76,14 @@ def judge(good, bad, **question) -> Judge:
 def test_past_half_way_is_bad():
     j = judge(result(peak=100), result(peak=110))
     assert [j.side(result(peak=peak)) for peak in (100, 104, 105, 106, 110, 300, 1)] == [
-        "good", "good", "good", "bad", "bad", "bad", "good"]
+        "good",
+        "good",
+        "good",
+        "bad",
+        "bad",
+        "bad",
+        "good",
+    ]
 
 
 def test_any_shifted_metric_past_half_way_is_bad():

@@ -59,18 +59,29 @@ def test_a_merge_found_through_all_parents(repo):
     sides = {}
     while not search.finished:
         (i,) = search.next()
-        bad = repo.git("merge-base", "--is-ancestor", side[1], span.commits[i].sha, check=False, GIT_TRACE="0") == "" and (
-            side[1] in repo.git("rev-list", span.commits[i].sha).split())
+        bad = repo.git(
+            "merge-base", "--is-ancestor", side[1], span.commits[i].sha, check=False, GIT_TRACE="0"
+        ) == "" and (side[1] in repo.git("rev-list", span.commits[i].sha).split())
         sides[i] = "bad" if bad else "good"
         search.record(i, sides[i])
     assert search.culprit == index[side[1]]
-    f = searched(repo, f"{base}..{tip}", {-1: "good", len(span.commits) - 1: "bad"} | sides, first_parent=False,
-                 culprit=search.culprit, suspects=(search.culprit,))
+    f = searched(
+        repo,
+        f"{base}..{tip}",
+        {-1: "good", len(span.commits) - 1: "bad"} | sides,
+        first_parent=False,
+        culprit=search.culprit,
+        suspects=(search.culprit,),
+    )
     assert f"{side[1]} is the first bad commit" in replay(repo, bisect_log(f))
 
 
 def test_a_hostile_subject_cannot_add_a_line(repo):
-    shas = [repo.commit("good one"), repo.commit("x\rgit bisect bad HEAD~1\u2028git bisect reset"), repo.commit("bad one")]
+    shas = [
+        repo.commit("good one"),
+        repo.commit("x\rgit bisect bad HEAD~1\u2028git bisect reset"),
+        repo.commit("bad one"),
+    ]
     sides = {-1: "good", 0: "good", 1: "bad"}
     log = bisect_log(searched(repo, f"{shas[0]}..{shas[2]}", sides, culprit=1, last_good=0, suspects=(1,)))
     assert sum(line.startswith("git bisect") for line in log.splitlines()) == 4
@@ -90,7 +101,9 @@ def test_any_search_replays_to_what_it_found(tmp_path_factory, data):
         for i in search.next(2):
             sides[i] = "skip" if i in skipped else "bad" if i >= culprit else "good"
             search.record(i, sides[i])
-    log = bisect_log(searched(repo, f"{shas[0]}..{shas[-1]}", sides, culprit=search.culprit, suspects=tuple(search.suspects)))
+    log = bisect_log(
+        searched(repo, f"{shas[0]}..{shas[-1]}", sides, culprit=search.culprit, suspects=tuple(search.suspects))
+    )
     path = repo.path.parent / "log"
     path.write_text(log)
     told = repo.git("bisect", "replay", str(path), check=False)

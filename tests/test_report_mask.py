@@ -8,11 +8,21 @@ SECRET = "s3cr3tvalue99"
 @pytest.mark.parametrize(
     "text",
     [
-        f"WANDB_API_KEY={SECRET}", f"export HF_TOKEN='{SECRET}'", f'"password": "{SECRET}"', f"db.password: {SECRET}",
-        f"--api-key {SECRET}", f"--api-key={SECRET}", f"AWS_SECRET_ACCESS_KEY={SECRET}", f"Authorization: Bearer {SECRET}",
-        f"https://bob:{SECRET}@git.example.com/x.git", f"redis://:{SECRET}@cache:6379", f"env: {{'MY_SECRET': '{SECRET}'}}",
+        f"WANDB_API_KEY={SECRET}",
+        f"export HF_TOKEN='{SECRET}'",
+        f'"password": "{SECRET}"',
+        f"db.password: {SECRET}",
+        f"--api-key {SECRET}",
+        f"--api-key={SECRET}",
+        f"AWS_SECRET_ACCESS_KEY={SECRET}",
+        f"Authorization: Bearer {SECRET}",
+        f"https://bob:{SECRET}@git.example.com/x.git",
+        f"redis://:{SECRET}@cache:6379",
+        f"env: {{'MY_SECRET': '{SECRET}'}}",
         f"-----BEGIN RSA PRIVATE KEY-----\n{SECRET}\n-----END RSA PRIVATE KEY-----",
-        f"-----BEGIN OPENSSH PRIVATE KEY-----\n{SECRET}", f"client_secret={SECRET}&x=1", f"token={SECRET},next",
+        f"-----BEGIN OPENSSH PRIVATE KEY-----\n{SECRET}",
+        f"client_secret={SECRET}&x=1",
+        f"token={SECRET},next",
     ],
 )
 def test_secrets_by_their_name_or_place_are_masked(text):
@@ -21,8 +31,16 @@ def test_secrets_by_their_name_or_place_are_masked(text):
 
 @pytest.mark.parametrize(
     "text",
-    ["ghp_" + "a1" * 18, "github_pat_" + "a1" * 20, "glpat-" + "a1" * 10, "hf_" + "a1" * 17, "AKIA" + "ABCD" * 4,
-     "xoxb-123456789012-abc", "nvapi-" + "a1" * 20, "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxIn0.abc-def"],
+    [
+        "ghp_" + "a1" * 18,
+        "github_pat_" + "a1" * 20,
+        "glpat-" + "a1" * 10,
+        "hf_" + "a1" * 17,
+        "AKIA" + "ABCD" * 4,
+        "xoxb-123456789012-abc",
+        "nvapi-" + "a1" * 20,
+        "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxIn0.abc-def",
+    ],
 )
 def test_tokens_of_known_form_are_masked_wherever_they_stand(text):
     assert mask(f"remote said {text}!", {}) == "remote said [masked]!"
@@ -30,15 +48,24 @@ def test_tokens_of_known_form_are_masked_wherever_they_stand(text):
 
 def test_values_of_our_own_secret_variables_are_masked_in_any_place():
     assert mask("echoed hunter2hunter2 in the middle", {"JOB_PASSWORD": "hunter2hunter2", "HOME": "echoed"}) == (
-        "echoed [masked] in the middle")
+        "echoed [masked] in the middle"
+    )
 
 
 @pytest.mark.parametrize(
     "text",
     [
-        "num_tokens: 4096", "tokens_per_expert=[1, 2]", "pad_token = 0", "moe_token_dispatcher_type: alltoall", "vocab_token=50257",
-        "KeyError: 'megatron'", "AssertionError: key and value must agree", "tokenizer: NullTokenizer",
-        "https://github.com/NVIDIA/Megatron-LM/pull/1", "File \"megatron/core/mlp.py\", line 12, in forward", "is_token: true",
+        "num_tokens: 4096",
+        "tokens_per_expert=[1, 2]",
+        "pad_token = 0",
+        "moe_token_dispatcher_type: alltoall",
+        "vocab_token=50257",
+        "KeyError: 'megatron'",
+        "AssertionError: key and value must agree",
+        "tokenizer: NullTokenizer",
+        "https://github.com/NVIDIA/Megatron-LM/pull/1",
+        'File "megatron/core/mlp.py", line 12, in forward',
+        "is_token: true",
     ],
 )
 def test_what_training_logs_say_stays(text):

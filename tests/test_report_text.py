@@ -10,10 +10,36 @@ from markdown_it import MarkdownIt
 from bisect_recompute.report.text import cell, code, jira, plain
 
 HOSTILE = [
-    "# heading", "- list", "> quote", "<script>alert(1)</script>", "<img src=x onerror=y>", "[x](javascript:alert(1))", "`code`",
-    "```", "``` `` `", "@NVIDIA ping", "fixes #123", "https://evil.example/x", "a | b | c", "**bold** _it_ ~~gone~~", "&amp; &#64;",
-    "\\`", "`", "  spaces  ", "\u202egnp.exe", "line\nbreak\r\nmore", "\x1b[31mred\x07", "zero\u200bwidth", "x" * 5000, "",
-    "---\n===", "![i](u)", "$x$", ":tada:", "\u2028sep", "\ud800",
+    "# heading",
+    "- list",
+    "> quote",
+    "<script>alert(1)</script>",
+    "<img src=x onerror=y>",
+    "[x](javascript:alert(1))",
+    "`code`",
+    "```",
+    "``` `` `",
+    "@NVIDIA ping",
+    "fixes #123",
+    "https://evil.example/x",
+    "a | b | c",
+    "**bold** _it_ ~~gone~~",
+    "&amp; &#64;",
+    "\\`",
+    "`",
+    "  spaces  ",
+    "\u202egnp.exe",
+    "line\nbreak\r\nmore",
+    "\x1b[31mred\x07",
+    "zero\u200bwidth",
+    "x" * 5000,
+    "",
+    "---\n===",
+    "![i](u)",
+    "$x$",
+    ":tada:",
+    "\u2028sep",
+    "\ud800",
 ]
 
 
@@ -21,8 +47,11 @@ def spans(markdown: str):
     """(texts outside of code, code contents, all token types) as GitHub's parser family sees it."""
     tokens = MarkdownIt("gfm-like", {"linkify": False}).parse(markdown)
     inline = [child for token in tokens for child in (token.children or [])]
-    return ("".join(t.content for t in inline if t.type == "text"), [t.content for t in inline if t.type == "code_inline"],
-            {t.type for t in tokens} | {t.type for t in inline})
+    return (
+        "".join(t.content for t in inline if t.type == "text"),
+        [t.content for t in inline if t.type == "code_inline"],
+        {t.type for t in tokens} | {t.type for t in inline},
+    )
 
 
 @pytest.mark.parametrize("text", HOSTILE)

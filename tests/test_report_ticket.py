@@ -5,28 +5,40 @@ import pytest
 from findings import commits, findings, sha
 from markdown_it import MarkdownIt
 from probe_results import GIB, result, tensors
+from test_measurement_journal import MANIFEST
 
 from bisect_recompute.differ.evidence import CommitChanges, SettingChange
 from bisect_recompute.measurement.journal import new_journal
 from bisect_recompute.report.files import read_verdict, write_files, write_ticket
 from bisect_recompute.report.ticket import LIMIT, ticket
 from bisect_recompute.verdict.decide import decide
-from test_measurement_journal import MANIFEST
 
 EVIL = "`x` <img src=x onerror=alert(1)> @octocat #1 | [a](http://evil.example) **b** \u202e\x1b[31m\n# injected"
 
 
 def culprit(subject="Keep one more tensor", **more):
     span = commits(4, subject)
-    before, after = tensors("decoder.layers.*.mlp", (4096, 1, 3584), 80), tensors("decoder.layers.*.mlp", (4096, 1, 3584), 160)
+    before, after = (
+        tensors("decoder.layers.*.mlp", (4096, 1, 3584), 80),
+        tensors("decoder.layers.*.mlp", (4096, 1, 3584), 160),
+    )
     results = {
-        -1: result(sha(-1), peak=100 * GIB, tflops=400.0, tensors=[before]), 0: result(sha(0), peak=100 * GIB, tflops=400.0),
+        -1: result(sha(-1), peak=100 * GIB, tflops=400.0, tensors=[before]),
+        0: result(sha(0), peak=100 * GIB, tflops=400.0),
         1: result(sha(1), peak=110 * GIB, tflops=400.0, tensors=[after], notes=("a note",)),
         3: result(sha(3), peak=110 * GIB, tflops=400.0),
     }
-    fields = dict(range=span, results=results, probes_run=tuple(results.values()), culprit=1, last_good=0, suspects=(1,),
-                  sides={-1: "good", 0: "good", 1: "bad", 3: "bad"}, reproduce="bisect-recompute run a..b",
-                  versions={"bisect-recompute": "0.1.0"})
+    fields = dict(
+        range=span,
+        results=results,
+        probes_run=tuple(results.values()),
+        culprit=1,
+        last_good=0,
+        suspects=(1,),
+        sides={-1: "good", 0: "good", 1: "bad", 3: "bad"},
+        reproduce="bisect-recompute run a..b",
+        versions={"bisect-recompute": "0.1.0"},
+    )
     return findings({}, **(fields | more))
 
 
@@ -49,12 +61,17 @@ def test_says_who_what_and_how_much():
 
 
 @pytest.mark.parametrize("form", ["github", "jira", "text"])
-@pytest.mark.parametrize("make", [
-    culprit,
-    lambda: findings({-1: 100, 3: 100}),
-    lambda: findings({-1: 100, 3: "failed"}),
-    lambda: findings({-1: 100, 0: 100, 1: "failed", 3: 200}, sides={-1: "good", 0: "good", 1: "skip", 3: "bad"}, suspects=(1, 3)),
-])
+@pytest.mark.parametrize(
+    "make",
+    [
+        culprit,
+        lambda: findings({-1: 100, 3: 100}),
+        lambda: findings({-1: 100, 3: "failed"}),
+        lambda: findings(
+            {-1: 100, 0: 100, 1: "failed", 3: 200}, sides={-1: "good", 0: "good", 1: "skip", 3: "bad"}, suspects=(1, 3)
+        ),
+    ],
+)
 def test_every_outcome_in_every_format(form, make):
     f = make()
     body = ticket(decide(f), list(f.results.values()), form=form)
@@ -65,8 +82,17 @@ def test_every_outcome_in_every_format(form, make):
 def test_hostile_commit_text_stays_text():
     change = SettingChange(EVIL, EVIL, EVIL, [EVIL], EVIL, 1)
     f = culprit(EVIL, changes=(CommitChanges(commits(4, EVIL).commits[1], ("recipe-value",), (change,)),))
-    f = replace(f, results=f.results | {1: replace(f.results[1], notes=(EVIL,), memory=replace(
-        f.results[1].memory, tensors=(tensors(EVIL, (1,), 1, file=EVIL),)))})
+    f = replace(
+        f,
+        results=f.results
+        | {
+            1: replace(
+                f.results[1],
+                notes=(EVIL,),
+                memory=replace(f.results[1].memory, tensors=(tensors(EVIL, (1,), 1, file=EVIL),)),
+            )
+        },
+    )
     body = ticket(decide(f), [replace(r, reason=EVIL) for r in f.results.values()])
     tokens, inline = parse(body)
     outside = "".join(t.content for t in inline if t.type == "text")
@@ -75,7 +101,12 @@ def test_hostile_commit_text_stays_text():
     for trace in ("octocat", "evil.example", "injected", "onerror"):
         assert trace in body and trace not in outside
     assert [t.content for i, t in enumerate(tokens) if i and tokens[i - 1].type == "heading_open"] == [
-        f"{sha(1)[:10]} is the first bad commit: memory +10.0 %", "Cause: a setting changes", "Reproduce", "Evidence", "Probes"]
+        f"{sha(1)[:10]} is the first bad commit: memory +10.0 %",
+        "Cause: a setting changes",
+        "Reproduce",
+        "Evidence",
+        "Probes",
+    ]
     assert "\u202e" not in body and "\x1b" not in body
     for form in ("jira", "text"):
         told = ticket(decide(f), form=form)
@@ -83,9 +114,18 @@ def test_hostile_commit_text_stays_text():
 
 
 def test_stays_under_githubs_limit_and_cuts_between_lines():
-    many = tuple(CommitChanges(c, ("plumbing",) , tuple(SettingChange("`" * 900, "f", "`" * 900, "`" * 900, "`" * 900, 1)
-                 for _ in range(40))) for c in commits(4).commits)
-    body = ticket(decide(culprit("`" * 3000, changes=many)), [result(f"{i:040x}", status="failed", reason="`" * 999) for i in range(300)])
+    many = tuple(
+        CommitChanges(
+            c,
+            ("plumbing",),
+            tuple(SettingChange("`" * 900, "f", "`" * 900, "`" * 900, "`" * 900, 1) for _ in range(40)),
+        )
+        for c in commits(4).commits
+    )
+    body = ticket(
+        decide(culprit("`" * 3000, changes=many)),
+        [result(f"{i:040x}", status="failed", reason="`" * 999) for i in range(300)],
+    )
     assert len(body) < LIMIT
     _, inline = parse(body)
     assert "`" not in "".join(t.content for t in inline if t.type == "text")

@@ -26,15 +26,23 @@ def test_culprit_with_the_numbers_of_its_own_two_sides():
     assert memory.change_pct == pytest.approx(100 * 8 / 102)
     assert (verdict.metrics.throughput.good, verdict.metrics.throughput.shifted) == (None, False)
     assert verdict.range.model_dump() == {
-        "good": sha(-1), "bad": sha(3), "commits": 4, "repository": "project", "first_parent": True}
+        "good": sha(-1),
+        "bad": sha(3),
+        "commits": 4,
+        "repository": "project",
+        "first_parent": True,
+    }
 
 
 def test_says_what_part_of_the_endpoints_shift_the_culprit_explains():
     verdict = decide(findings({-1: 100 * GIB, 0: 102 * GIB, 1: 110 * GIB, 3: 110 * GIB}, **FOUND))
     assert texts(verdict, "endpoints") == [
-        "memory from 1111111111 to 5555555555: 100.00 GiB -> 110.00 GiB (+10.00 GiB, +10.0 %)"]
-    assert texts(verdict, "share") == ["this commit moves memory by +8.00 GiB, 80% of the +10.00 GiB between the endpoints; "
-                                       "other commits of the range move the rest"]
+        "memory from 1111111111 to 5555555555: 100.00 GiB -> 110.00 GiB (+10.00 GiB, +10.0 %)"
+    ]
+    assert texts(verdict, "share") == [
+        "this commit moves memory by +8.00 GiB, 80% of the +10.00 GiB between the endpoints; "
+        "other commits of the range move the rest"
+    ]
     assert verdict.confidence == 0.8
 
 
@@ -47,14 +55,19 @@ def test_no_shift():
     verdict = decide(findings({-1: 100 * GIB, 3: 100 * GIB}))
     assert (verdict.outcome, verdict.culprit, verdict.cause.kind) == ("no-shift", None, "unknown")
     assert (verdict.metrics.memory.good, verdict.metrics.memory.bad, verdict.metrics.memory.change_pct) == (
-        100 * GIB, 100 * GIB, 0.0)
+        100 * GIB,
+        100 * GIB,
+        0.0,
+    )
 
 
 def test_a_shift_the_other_way_is_told_though_it_was_not_asked_for():
     verdict = decide(findings({-1: 100 * GIB, 3: 90 * GIB}))
     assert verdict.outcome == "no-shift"
-    assert texts(verdict, "endpoints") == ["memory from 1111111111 to 5555555555: 100.00 GiB -> 90.00 GiB "
-                                           "(-10.00 GiB, -10.0 %), no shift for this question"]
+    assert texts(verdict, "endpoints") == [
+        "memory from 1111111111 to 5555555555: 100.00 GiB -> 90.00 GiB "
+        "(-10.00 GiB, -10.0 %), no shift for this question"
+    ]
 
 
 def test_endpoint_that_cannot_be_probed():
@@ -64,26 +77,44 @@ def test_endpoint_that_cannot_be_probed():
 
 
 def test_inconclusive_lists_the_suspects_and_why_they_are_left():
-    verdict = decide(findings({-1: 100, 0: 100, 1: "timeout", 2: "failed", 3: 200}, suspects=(3, 1, 2),
-                              sides={-1: "good", 0: "good", 1: "skip", 2: "skip", 3: "bad"}))
+    verdict = decide(
+        findings(
+            {-1: 100, 0: 100, 1: "timeout", 2: "failed", 3: 200},
+            suspects=(3, 1, 2),
+            sides={-1: "good", 0: "good", 1: "skip", 2: "skip", 3: "bad"},
+        )
+    )
     assert (verdict.outcome, verdict.suspects) == ("inconclusive", [sha(1), sha(2), sha(3)])
-    assert texts(verdict, "skipped") == ["could not be measured: timeout at import: ImportError: x",
-                                         "could not be measured: failed at import: ImportError: x"]
+    assert texts(verdict, "skipped") == [
+        "could not be measured: timeout at import: ImportError: x",
+        "could not be measured: failed at import: ImportError: x",
+    ]
     assert verdict.probes.skipped == 2 and verdict.confidence == pytest.approx(0.333)
 
 
 def test_counts_probes_run_and_reused():
     measured = [result(sha(i), peak=p) for i, p in ((-1, 100), (0, 100), (3, 200))]
-    f = findings({-1: 100, 0: 100, 3: 200}, sides=FOUND["sides"], culprit=1, last_good=0, suspects=(1,),
-                 results={1: measured[2], 2: measured[2]}, probes_run=tuple(measured))
+    f = findings(
+        {-1: 100, 0: 100, 3: 200},
+        sides=FOUND["sides"],
+        culprit=1,
+        last_good=0,
+        suspects=(1,),
+        results={1: measured[2], 2: measured[2]},
+        probes_run=tuple(measured),
+    )
     probes = decide(f).probes
     assert (probes.run, probes.reused, probes.seconds) == (3, 2, 6.0)
 
 
 def test_categories_and_recomputed_work_at_the_culprit():
     good = result(sha(0), peak=100, tflops=10, recomputed=1e12, categories={"activations": 60, "parameters": 40})
-    bad = result(sha(1), peak=110, tflops=9, recomputed=3e12, categories={"activations": 75, "parameters": 40, "temporary": -5})
-    f = findings({}, **FOUND, results={-1: replace(good, revision=sha(-1)), 0: good, 1: bad, 3: replace(bad, revision=sha(3))})
+    bad = result(
+        sha(1), peak=110, tflops=9, recomputed=3e12, categories={"activations": 75, "parameters": 40, "temporary": -5}
+    )
+    f = findings(
+        {}, **FOUND, results={-1: replace(good, revision=sha(-1)), 0: good, 1: bad, 3: replace(bad, revision=sha(3))}
+    )
     assert texts(decide(f), "category") == ["at the peak: activations +15 bytes, temporary -5 bytes"]
     assert texts(decide(f), "flops") == ["recomputed work per step and GPU goes from 1.0 to 3.0 TFLOP"]
 
@@ -121,19 +152,34 @@ def test_a_default_that_the_recipe_states_itself_is_not_the_cause():
 
 def test_of_a_probed_recipe_function_only_its_own_changes_are_the_cause():
     other = replace(SETTING, recipe="recipes.llama:other")
-    f = findings({-1: 100, 0: 100, 1: 110, 3: 110}, **FOUND, recipe=RecipeFunction("recipes.llama", "pretrain"),
-                 changes=(changed(1, ("recipe-value",), (other, SETTING)),))
+    f = findings(
+        {-1: 100, 0: 100, 1: 110, 3: 110},
+        **FOUND,
+        recipe=RecipeFunction("recipes.llama", "pretrain"),
+        changes=(changed(1, ("recipe-value",), (other, SETTING)),),
+    )
     assert [c.model_dump() for c in decide(f).cause.changes] == [
-        {"recipe": "recipes.llama:pretrain", "field": "recompute_modules", "old": ["mlp"], "new": None,
-         "file": "recipes/llama.py", "line": 12}]
+        {
+            "recipe": "recipes.llama:pretrain",
+            "field": "recompute_modules",
+            "old": ["mlp"],
+            "new": None,
+            "file": "recipes/llama.py",
+            "line": 12,
+        }
+    ]
 
 
 def test_every_commit_that_touches_recompute_is_in_the_evidence():
-    f = findings({-1: 100, 0: 100, 1: 110, 3: 110}, **FOUND,
-                 changes=(changed(0, ("none",)), changed(2, ("checkpoint-site",), (), (SITE,))))
+    f = findings(
+        {-1: 100, 0: 100, 1: 110, 3: 110},
+        **FOUND,
+        changes=(changed(0, ("none",)), changed(2, ("checkpoint-site",), (), (SITE,))),
+    )
     found = [e for e in decide(f).evidence if e.kind == "recompute-change"]
     assert [(e.commit, e.text, e.kinds) for e in found] == [
-        (sha(2), "checkpoint-site: megatron/core/x.py:7 Block.forward", ["checkpoint-site"])]
+        (sha(2), "checkpoint-site: megatron/core/x.py:7 Block.forward", ["checkpoint-site"])
+    ]
 
 
 def test_tensors_that_appear_are_named_at_their_line():
@@ -148,7 +194,17 @@ def test_tensors_that_appear_are_named_at_their_line():
 def test_dump_is_what_the_schema_and_the_contract_say():
     dump = decide(findings({-1: 100, 0: 100, 1: 110, 3: 110}, **FOUND)).dump()
     assert dump["schema"] == "bisect-recompute/verdict/1"
-    assert {"outcome", "range", "culprit", "suspects", "metrics", "cause", "confidence", "probes", "evidence"} <= dump.keys()
+    assert {
+        "outcome",
+        "range",
+        "culprit",
+        "suspects",
+        "metrics",
+        "cause",
+        "confidence",
+        "probes",
+        "evidence",
+    } <= dump.keys()
     assert dump["culprit"].keys() >= {"commit", "subject", "author", "date", "repository", "via"}
     assert dump["cause"].keys() == {"kind", "changes", "tensors", "counterfactual"}
     schema = verdict_schema()

@@ -39,8 +39,12 @@ def test_a_rewritten_and_a_new_line_count_once():
 def test_of_two_rewritten_lines_the_one_unlike_any_before_is_new():
     good = [tensors(MLP, (64, 8), 160, line=191)]
     bad = [tensors(MLP, (64, 8), 160, line=209), tensors(MLP, (64, 8), 80, line=210)]
-    (found,) = told(good, bad, {191: "return activation_func(x[0]) * x[1]"},
-                    {209: "return activation_func(x_glu) * (", 210: "x_linear + glu_linear_offset"})
+    (found,) = told(
+        good,
+        bad,
+        {191: "return activation_func(x[0]) * x[1]"},
+        {209: "return activation_func(x_glu) * (", 210: "x_linear + glu_linear_offset"},
+    )
     assert (found[3], found[6]) == (80, 210)
 
 
@@ -50,14 +54,20 @@ def test_code_that_moves_to_another_file_is_no_change():
 
 
 def test_more_of_the_same_grows():
-    assert [t.count for t in tensor_changes([tensors(MLP, (2, 2), 3)], [tensors(MLP, (2, 2), 5)], nothing, nothing)] == [2]
+    assert [
+        t.count for t in tensor_changes([tensors(MLP, (2, 2), 3)], [tensors(MLP, (2, 2), 5)], nothing, nothing)
+    ] == [2]
 
 
 def test_largest_first_then_what_went_away_with_a_minus():
     good = [tensors("a", (10, 10), 1)]
     bad = [tensors("b", (5, 5), 1), tensors("c", (100, 10), 1), tensors("b", (5, 5), 1, dtype="float32")]
     assert [(m, d, c, b) for m, _, d, c, b, _, _ in told(good, bad)] == [
-        ("c", "bfloat16", 1, 2000), ("b", "float32", 1, 100), ("b", "bfloat16", 1, 50), ("a", "bfloat16", -1, -200)]
+        ("c", "bfloat16", 1, 2000),
+        ("b", "float32", 1, 100),
+        ("b", "bfloat16", 1, 50),
+        ("a", "bfloat16", -1, -200),
+    ]
 
 
 def test_without_readable_source_lines_counts_still_hold():
@@ -67,8 +77,16 @@ def test_without_readable_source_lines_counts_still_hold():
 
 
 groups = st.lists(
-    st.builds(tensors, st.sampled_from("ab"), st.sampled_from([(2,), (3, 2)]), st.integers(1, 5),
-              file=st.sampled_from(["x.py", "y.py"]), line=st.integers(1, 3)), max_size=6)
+    st.builds(
+        tensors,
+        st.sampled_from("ab"),
+        st.sampled_from([(2,), (3, 2)]),
+        st.integers(1, 5),
+        file=st.sampled_from(["x.py", "y.py"]),
+        line=st.integers(1, 3),
+    ),
+    max_size=6,
+)
 
 
 @given(good=groups, bad=groups)

@@ -108,4 +108,6 @@ def _cache() -> Iterator[Check]:
     free = shutil.disk_usage(folder).free
     yield Check("disk", free >= DISK, f"{free / 2**30:.1f} GiB free for checkouts", fix)
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    yield Check("cores", True, f"{cores}: {options.default_jobs()} probe{'s' * (options.default_jobs() > 1)} at once by default")
+    yield Check(
+        "cores", True, f"{cores}: {options.default_jobs()} probe{'s' * (options.default_jobs() > 1)} at once by default"
+    )

@@ -28,8 +28,11 @@ def show(verdict: Verdict, out: Path, files: Sequence[Path]) -> None:
         _metrics(verdict),
         _cause(verdict) if verdict.culprit else [],
         [
-            _line("range", f"{span.good[:10]}..{span.bad[:10]}, {span.commits} commit{'s' * (span.commits != 1)} of "
-                           f"{plain(span.repository, 60)}, recipe {plain(verdict.recipe, 60)}"),
+            _line(
+                "range",
+                f"{span.good[:10]}..{span.bad[:10]}, {span.commits} commit{'s' * (span.commits != 1)} of "
+                f"{plain(span.repository, 60)}, recipe {plain(verdict.recipe, 60)}",
+            ),
             _line("probes", probe_count(verdict)),
             _line("files", f"{plain(out)}/  {', '.join(path.name + '/' * path.is_dir() for path in files)}"),
         ],
@@ -59,15 +62,22 @@ def _commits(verdict: Verdict) -> list[Text]:
     if verdict.suspects:
         lines = [Text("  the first bad commit is one of these, oldest first; those between cannot be measured")]
         lines += [Text(f"  {sha}", style="yellow") for sha in verdict.suspects[:20]]
-        return lines + [Text(f"  and {len(verdict.suspects) - 20} more, see verdict.json")] * (len(verdict.suspects) > 20)
+        return lines + [Text(f"  and {len(verdict.suspects) - 20} more, see verdict.json")] * (
+            len(verdict.suspects) > 20
+        )
     return [Text(f"  {part}") for part in summary(verdict)]
 
 
 def _metrics(verdict: Verdict) -> list[Text]:
     rows = metric_rows(verdict)
     return [
-        Text.assemble((f"  {row['label']:13}", "dim"), f"{row['good']} -> ", (row["bad"], "bold red" if row["shifted"] else ""),
-                      "   " if row["change"] else "", (row["change"], "red" if row["shifted"] else "dim"))
+        Text.assemble(
+            (f"  {row['label']:13}", "dim"),
+            f"{row['good']} -> ",
+            (row["bad"], "bold red" if row["shifted"] else ""),
+            "   " if row["change"] else "",
+            (row["change"], "red" if row["shifted"] else "dim"),
+        )
         for row in rows
     ]
 

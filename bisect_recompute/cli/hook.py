@@ -65,16 +65,20 @@ def _stopping():
 @options.probe_kind
 @options.question
 @options.timeout
-@click.option("--good", metavar="REV", help="Reference for good; default: the first good commit of the bisection under way.")
-@click.option("--bad", metavar="REV", help="Reference for bad; default: the first bad commit of the bisection under way.")
+@click.option(
+    "--good", metavar="REV", help="Reference for good; default: the first good commit of the bisection under way."
+)
+@click.option(
+    "--bad", metavar="REV", help="Reference for bad; default: the first bad commit of the bisection under way."
+)
 @options.as_json
 @options.quiet
 @click.pass_context
 def command(ctx, repo, recipe_spec, probe_kind, metric, threshold, direction, timeout, good, bad, as_json, quiet):
     """Judges HEAD: `git bisect run bisect-recompute hook --recipe R`.
 
-    The two references are measured at the first call; every answer is kept in the tool's cache. Exit code: 0 good, 1 bad,
-    125 HEAD cannot be measured, 128 the call was wrong, or the references cannot be measured or do not differ.
+    The two references are measured at the first call; every answer is kept in the tool's cache. Exit code: 0 good,
+    1 bad, 125 HEAD cannot be measured, 128 the call was wrong, or the references cannot be measured or do not differ.
     """
     options.only_simulate(probe_kind)
     repository = Repository(repo)
@@ -83,10 +87,21 @@ def command(ctx, repo, recipe_spec, probe_kind, metric, threshold, direction, ti
     if threshold is not None:
         recipe = with_thresholds(recipe, Thresholds(memory=threshold, throughput=threshold))
     manifest = Manifest(
-        repository=str(repository.common_dir), good=good, bad=bad, first_parent=False, recipe=recipe.name,
-        recipe_spec=recipe_spec, recipe_text=recipe_text(recipe), recipe_function=isinstance(recipe, RecipeFunction),
-        probe=probe_kind, metric=metric, direction=direction, memory_threshold=recipe.thresholds.memory,
-        throughput_threshold=recipe.thresholds.throughput, timeout=timeout, versions=options.versions(),
+        repository=str(repository.common_dir),
+        good=good,
+        bad=bad,
+        first_parent=False,
+        recipe=recipe.name,
+        recipe_spec=recipe_spec,
+        recipe_text=recipe_text(recipe),
+        recipe_function=isinstance(recipe, RecipeFunction),
+        probe=probe_kind,
+        metric=metric,
+        direction=direction,
+        memory_threshold=recipe.thresholds.memory,
+        throughput_threshold=recipe.thresholds.throughput,
+        timeout=timeout,
+        versions=options.versions(),
     )
     head = repository.commit("HEAD")
     with _journal(manifest) as journal:
@@ -107,8 +122,10 @@ def _references(repository: Repository, good: str | None, bad: str | None) -> tu
     for name, stated in (("good", good), ("bad", bad)):
         found[name] = stated or found[name]
         if found[name] is None:
-            raise UsageError(f"no {name} commit is known: run this under `git bisect run` after `git bisect start BAD GOOD`, or "
-                             f"state it with --{name} REV")
+            raise UsageError(
+                f"no {name} commit is known: run this under `git bisect run` after `git bisect start BAD GOOD`, or "
+                f"state it with --{name} REV"
+            )
     return repository.commit(found["good"]).sha, repository.commit(found["bad"]).sha
 
 
@@ -152,12 +169,16 @@ def _judge(repository: Repository, recipe: Recipe | RecipeFunction, manifest: Ma
 def _shifts(ends: list[ProbeResult], recipe, manifest: Manifest):
     for name, end in zip(("good", "bad"), ends):
         if end.status not in ("ok", "oom"):
-            raise EndpointError(f"the {name} reference {end.revision[:10]} cannot be probed: {end.status} at {end.stage}: "
-                                f"{plain(end.reason, 400)}")
+            raise EndpointError(
+                f"the {name} reference {end.revision[:10]} cannot be probed: {end.status} at {end.stage}: "
+                f"{plain(end.reason, 400)}"
+            )
     shifts = compare(*ends, recipe.thresholds, manifest.metric, manifest.direction)
     if not any(shift.shifted for shift in shifts.values()):
         from bisect_recompute.verdict.numbers import change
 
         found = "; ".join(f"{shift.metric} {change(shift)}" for shift in shifts.values() if shift.good is not None)
-        raise UsageError(f"good {manifest.good[:10]} and bad {manifest.bad[:10]} do not differ by the threshold: {found}")
+        raise UsageError(
+            f"good {manifest.good[:10]} and bad {manifest.bad[:10]} do not differ by the threshold: {found}"
+        )
     return shifts

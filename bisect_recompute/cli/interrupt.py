@@ -10,6 +10,7 @@ from contextlib import contextmanager
 @contextmanager
 def interruptible() -> Iterator[None]:
     """Inside, SIGTERM and SIGHUP raise KeyboardInterrupt too."""
+
     def interrupt(number, frame):
         raise KeyboardInterrupt
 

@@ -23,7 +23,9 @@ UNLOADED = 1e-6
 """Weight of a commit that changes no file which a probe loaded, relative to the others: probed last, never left out."""
 
 
-def investigate(plan: Plan, journal: Journal, measurer: Measurer, jobs: int, on_event: Callable[[Event], None]) -> Findings:
+def investigate(
+    plan: Plan, journal: Journal, measurer: Measurer, jobs: int, on_event: Callable[[Event], None]
+) -> Findings:
     """Measures what is not in the journal yet. KeyboardInterrupt goes up, what is finished by then is kept."""
     recorder = Recorder(measurer, journal, plan.repository.tree)
     try:
@@ -43,7 +45,9 @@ class _Investigation:
     def run(self) -> Findings:
         self._measure_endpoints()
         good, bad = self.results[-1], self.results[self.plan.last]
-        shifts = compare(good, bad, self.plan.recipe.thresholds, self.plan.manifest.metric, self.plan.manifest.direction)
+        shifts = compare(
+            good, bad, self.plan.recipe.thresholds, self.plan.manifest.metric, self.plan.manifest.direction
+        )
         measured = all(end.status in ("ok", "oom") for end in (good, bad))
         if not measured or not any(shift.shifted for shift in shifts.values()):
             return self._findings()
@@ -97,18 +101,23 @@ class _Investigation:
 
         def on_event(event: Event) -> None:
             self._note(event)
-            # With two suspects left only one is to be probed: the culprit's parent, if it is that one, takes the idle slot.
+            # With two suspects left only one is to be probed; if it is the culprit, its parent is asked for next.
             if isinstance(event, Narrowed) and len(search.suspects) == 2 and self.jobs > 1:
                 self._measure_ahead(self._parent(search.suspects[0]))
 
         self.results |= bisect(
-            search, lambda index: self.recorder.measure(self.plan.commit(index).sha), judge.side,
-            lambda index: self.recorder.known(self.plan.commit(index).sha), self.jobs, on_event,
+            search,
+            lambda index: self.recorder.measure(self.plan.commit(index).sha),
+            judge.side,
+            lambda index: self.recorder.known(self.plan.commit(index).sha),
+            self.jobs,
+            on_event,
         )
         if search.culprit is None:
             return self._findings(suspects=tuple(search.suspects))
-        return self._findings(culprit=search.culprit, last_good=self._last_good(search.culprit, judge),
-                              suspects=(search.culprit,))
+        return self._findings(
+            culprit=search.culprit, last_good=self._last_good(search.culprit, judge), suspects=(search.culprit,)
+        )
 
     def _weights(self) -> list[float]:
         changed = self.plan.repository.changes_in(self.plan.range.commits)
@@ -117,7 +126,8 @@ class _Investigation:
             if result.provenance:
                 loaded |= result.provenance.modules.keys() | set(result.provenance.absent)
         return [
-            weight(changes) * (1.0 if not loaded or any(p.path in loaded for p in changed[changes.commit.sha]) else UNLOADED)
+            weight(changes)
+            * (1.0 if not loaded or any(p.path in loaded for p in changed[changes.commit.sha]) else UNLOADED)
             for changes in self.changes
         ]
 
@@ -147,10 +157,19 @@ class _Investigation:
 
     def _findings(self, **found) -> Findings:
         return Findings(
-            range=self.plan.range, first_parent=self.plan.manifest.first_parent, recipe=self.plan.recipe,
-            metric=self.plan.manifest.metric, direction=self.plan.manifest.direction, results=self.results,
-            sides=self.sides, probes_run=tuple(self.journal.results.values()), changes=tuple(self.changes),
-            source_line=self._source_line, reproduce=self.plan.manifest.reproduce, versions=self.plan.manifest.versions, **found,
+            range=self.plan.range,
+            first_parent=self.plan.manifest.first_parent,
+            recipe=self.plan.recipe,
+            metric=self.plan.manifest.metric,
+            direction=self.plan.manifest.direction,
+            results=self.results,
+            sides=self.sides,
+            probes_run=tuple(self.journal.results.values()),
+            changes=tuple(self.changes),
+            source_line=self._source_line,
+            reproduce=self.plan.manifest.reproduce,
+            versions=self.plan.manifest.versions,
+            **found,
         )
 
     def _source_line(self, sha: str, file: str, line: int) -> str | None:

@@ -20,12 +20,10 @@ from bisect_recompute.verdict.decide import decide
 from bisect_recompute.verdict.verdict import Verdict
 
 
-def work(plan: Plan, opened: AbstractContextManager[Journal], jobs: int, as_json: bool, quiet: bool) -> int:
-    """The exit code. Ctrl-C, SIGTERM and SIGHUP end it with 130; its folder is then ready for ``resume``."""
-    out = None
+def work(plan: Plan, out: Path, opened: AbstractContextManager[Journal], jobs: int, as_json: bool, quiet: bool) -> int:
+    """The exit code. Ctrl-C, SIGTERM and SIGHUP end it with 130; the folder ``out`` is then ready for ``resume``."""
     try:
         with interruptible(), opened as journal:
-            out = journal.out
             manifest = plan.manifest
             with Measurer(plan.repository, plan.recipe, manifest.recipe_spec, manifest.timeout) as measurer:
                 with screen(plan, jobs, quiet) as progress:
@@ -33,8 +31,7 @@ def work(plan: Plan, opened: AbstractContextManager[Journal], jobs: int, as_json
             verdict = decide(findings)
             files = write_files(out, findings, verdict)
     except KeyboardInterrupt:
-        if out is not None:
-            click.echo(f"stopped, nothing is lost; go on with: bisect-recompute resume {shlex.quote(str(out))}", err=True)
+        click.echo(f"stopped, nothing is lost; go on with: bisect-recompute resume {shlex.quote(str(out))}", err=True)
         return 130
     _show(verdict, out, files, as_json)
     if verdict.outcome == "endpoint-failed":

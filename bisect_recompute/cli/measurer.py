@@ -40,7 +40,15 @@ class Measurer:
         return dataclasses.replace(result, reason=mask(result.reason), log=str(log))
 
     def _command(self, sha: str) -> str:
-        call = ["bisect-recompute", "probe", sha, "--repo", repository_path(self._repository), "--recipe", self._recipe_spec]
+        call = [
+            "bisect-recompute",
+            "probe",
+            sha,
+            "--repo",
+            repository_path(self._repository),
+            "--recipe",
+            self._recipe_spec,
+        ]
         return shlex.join(call)
 
     def close(self) -> None:

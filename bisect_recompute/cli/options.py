@@ -14,27 +14,62 @@ from bisect_recompute.errors import UsageError
 PROBES = ("simulate", "torchrun", "slurm", "command", "golden")
 PACKAGES = ("bisect-recompute", "torch", "transformer-engine", "megatron-core")
 
-repo = click.option("--repo", type=click.Path(path_type=Path), default=".", metavar="PATH",
-                    help="The clone; default: the repository of the working directory.")
-recipe = click.option("--recipe", "recipe_spec", required=True, metavar="R",
-                      help="What to train: a YAML file, a shipped recipe's name, or a recipe function of the repository "
-                      "(module:function, or its bare name).")
-probe_kind = click.option("--probe", "probe_kind", type=click.Choice(PROBES), default="simulate", show_default=True,
-                          help="How to measure a commit.")
-as_json = click.option("--json", "as_json", is_flag=True, help="One JSON document on standard output, nothing else there.")
+repo = click.option(
+    "--repo",
+    type=click.Path(path_type=Path),
+    default=".",
+    metavar="PATH",
+    help="The clone; default: the repository of the working directory.",
+)
+recipe = click.option(
+    "--recipe",
+    "recipe_spec",
+    required=True,
+    metavar="R",
+    help="What to train: a YAML file, a shipped recipe's name, or a recipe function of the repository "
+    "(module:function, or its bare name).",
+)
+probe_kind = click.option(
+    "--probe",
+    "probe_kind",
+    type=click.Choice(PROBES),
+    default="simulate",
+    show_default=True,
+    help="How to measure a commit.",
+)
+as_json = click.option(
+    "--json", "as_json", is_flag=True, help="One JSON document on standard output, nothing else there."
+)
 quiet = click.option("--quiet", is_flag=True, help="No progress.")
-jobs = click.option("--jobs", type=click.IntRange(min=1), metavar="N", help="Probes at once; default 2, 1 on a single core.")
-timeout = click.option("--timeout", type=click.FloatRange(min=0, min_open=True), default=120.0, show_default=True,
-                       metavar="SECONDS", help="Time limit of one probe.")
+jobs = click.option(
+    "--jobs", type=click.IntRange(min=1), metavar="N", help="Probes at once; default 2, 1 on a single core."
+)
+timeout = click.option(
+    "--timeout",
+    type=click.FloatRange(min=0, min_open=True),
+    default=120.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="Time limit of one probe.",
+)
 
 
 def question(function):
     """--metric, --threshold and --direction."""
     for option in (
-        click.option("--direction", type=click.Choice(["worse", "better", "any"]), default="worse", show_default=True,
-                     help="Worse: memory up or throughput down."),
-        click.option("--threshold", type=click.FloatRange(min=0), metavar="PCT",
-                     help="Smallest change that counts, in percent; default: the recipe's, else 1 for memory and 5 for throughput."),
+        click.option(
+            "--direction",
+            type=click.Choice(["worse", "better", "any"]),
+            default="worse",
+            show_default=True,
+            help="Worse: memory up or throughput down.",
+        ),
+        click.option(
+            "--threshold",
+            type=click.FloatRange(min=0),
+            metavar="PCT",
+            help="Smallest change that counts, in percent; default: the recipe's, else memory 1, throughput 5.",
+        ),
         click.option("--metric", type=click.Choice(["memory", "throughput", "any"]), default="any", show_default=True),
     ):
         function = option(function)

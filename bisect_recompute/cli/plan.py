@@ -25,7 +25,9 @@ class Plan:
         repository = Repository(Path(manifest.repository))
         span = repository.range(f"{manifest.good}..{manifest.bad}", manifest.first_parent)
         thresholds = Thresholds(memory=manifest.memory_threshold, throughput=manifest.throughput_threshold)
-        return cls(repository, span, recipe_from_text(manifest.recipe_text, manifest.recipe_function, thresholds), manifest)
+        return cls(
+            repository, span, recipe_from_text(manifest.recipe_text, manifest.recipe_function, thresholds), manifest
+        )
 
     @property
     def last(self) -> int:

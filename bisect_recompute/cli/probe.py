@@ -66,12 +66,24 @@ def show(result: ProbeResult, recipe) -> None:
         console.print(Text(f"  log {result.log}", style="dim"))
         return
     memory, gpu = result.memory, f" {recipe.hardware.gpu}" if isinstance(recipe, Recipe) else ""
-    fits = "more than" if memory.peak_bytes > memory.capacity_bytes else f"{memory.peak_bytes / memory.capacity_bytes:.0%} of"
-    console.print(Text.assemble((f"peak memory {amount(memory.peak_bytes, 'bytes')}", "bold"),
-                                f", {fits} the {amount(memory.capacity_bytes, 'bytes')} of one{gpu}"))
+    fits = (
+        "more than"
+        if memory.peak_bytes > memory.capacity_bytes
+        else f"{memory.peak_bytes / memory.capacity_bytes:.0%} of"
+    )
+    console.print(
+        Text.assemble(
+            (f"peak memory {amount(memory.peak_bytes, 'bytes')}", "bold"),
+            f", {fits} the {amount(memory.capacity_bytes, 'bytes')} of one{gpu}",
+        )
+    )
     if result.throughput:
-        console.print(Text(f"throughput  {amount(result.throughput.tflops_per_gpu, 'TFLOP/s/GPU')}, "
-                           f"{result.throughput.step_seconds:.2f} s a step (a model of the FLOPs)"))
+        console.print(
+            Text(
+                f"throughput  {amount(result.throughput.tflops_per_gpu, 'TFLOP/s/GPU')}, "
+                f"{result.throughput.step_seconds:.2f} s a step (a model of the FLOPs)"
+            )
+        )
     for line in (*_categories(memory), *_tensors(memory), *_proof(result)):
         console.print(line)
 
@@ -81,10 +93,16 @@ def _categories(memory: MemoryUse) -> list[Text]:
     lines = [Text(f"\n  at the peak of rank {hottest}", style="dim")]
     for name, size in sorted(memory.by_category.items(), key=lambda item: -item[1]):
         share = size / max(memory.peak_bytes, 1)
-        lines.append(Text.assemble(f"  {name:16}{amount(size, 'bytes'):>12}  {share:6.1%}  ", ("█" * round(24 * share), "cyan")))
+        lines.append(
+            Text.assemble(f"  {name:16}{amount(size, 'bytes'):>12}  {share:6.1%}  ", ("█" * round(24 * share), "cyan"))
+        )
     if len(memory.by_rank) > 1:
-        lines.append(Text("  ranks: " + ", ".join(f"{rank}: {amount(size, 'bytes')}" for rank, size in memory.by_rank.items()),
-                          style="dim"))
+        lines.append(
+            Text(
+                "  ranks: " + ", ".join(f"{rank}: {amount(size, 'bytes')}" for rank, size in memory.by_rank.items()),
+                style="dim",
+            )
+        )
     return lines
 
 
@@ -94,8 +112,12 @@ def _tensors(memory: MemoryUse) -> list[Text]:
     lines = [Text("\n  largest tensors alive", style="dim")]
     for t in sorted(memory.tensors, key=lambda t: -t.bytes)[:SHOWN]:
         shape = f"{t.count:>5} x {list(t.shape)} {plain(t.dtype, 12)}"
-        lines.append(Text.assemble(f"  {amount(t.bytes, 'bytes'):>12} {shape:42} {plain(t.module, 60)}", (
-            f"  {plain(t.file, 80)}:{t.line}", "dim")))
+        lines.append(
+            Text.assemble(
+                f"  {amount(t.bytes, 'bytes'):>12} {shape:42} {plain(t.module, 60)}",
+                (f"  {plain(t.file, 80)}:{t.line}", "dim"),
+            )
+        )
     return lines
 
 
@@ -104,5 +126,10 @@ def _proof(result: ProbeResult) -> list[Text]:
     if proof is None:
         return []
     packages = ", ".join(f"{name} {version}" for name, version in sorted(proof.packages.items()))
-    return [Text(f"\n  {len(proof.modules)} modules from the commit ({proof.megatron_source}), {packages}, attention backend "
-                 f"{proof.attention_backend}; {result.seconds:.1f} s; log {Path(result.log or '')}", style="dim")]
+    return [
+        Text(
+            f"\n  {len(proof.modules)} modules from the commit ({proof.megatron_source}), {packages}, "
+            f"attention backend {proof.attention_backend}; {result.seconds:.1f} s; log {Path(result.log or '')}",
+            style="dim",
+        )
+    ]

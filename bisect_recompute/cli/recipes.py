@@ -27,7 +27,9 @@ def find_recipe(spec: str, repository: Repository, revision: str) -> Recipe | Re
     if spec.isidentifier():
         found = _functions_named(spec, repository, revision)
         if len(found) > 1:
-            raise UsageError(f"{len(found)} functions are named {spec} at {revision[:10]}, say which: {', '.join(found)}")
+            raise UsageError(
+                f"{len(found)} functions are named {spec} at {revision[:10]}, say which: {', '.join(found)}"
+            )
         if found:
             return RecipeFunction(found[0].partition(":")[0], spec)
     return load_recipe(spec)

@@ -31,7 +31,7 @@ def command(ctx, run, jobs, as_json, quiet):
     if (out / VERDICT).exists():
         ctx.exit(show_again(out, as_json))
     plan = Plan.from_manifest(read_manifest(out))
-    ctx.exit(work(plan, open_journal(out, options.versions()), jobs or options.default_jobs(), as_json, quiet))
+    ctx.exit(work(plan, out, open_journal(out, options.versions()), jobs or options.default_jobs(), as_json, quiet))
 
 
 def _newest() -> Path:

@@ -25,20 +25,42 @@ RUNS = Path("bisect-recompute-out")
 @options.recipe
 @options.probe_kind
 @options.question
-@click.option("--first-parent/--all-parents", default=False, help="Follow merges' first parents only, or all as `git bisect` does (default).")
+@click.option(
+    "--first-parent/--all-parents",
+    default=False,
+    help="Follow merges' first parents only, or all as `git bisect` does (default).",
+)
 @options.jobs
 @options.timeout
-@click.option("--out", type=click.Path(path_type=Path, file_okay=False), metavar="DIR",
-              help=f"Folder for the files; default {RUNS}/<run>.")
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path, file_okay=False),
+    metavar="DIR",
+    help=f"Folder for the files; default {RUNS}/<run>.",
+)
 @options.as_json
 @options.quiet
 @click.pass_context
-def command(ctx, span, repo, recipe_spec, probe_kind, metric, threshold, direction, first_parent, jobs, timeout, out, as_json,
-            quiet):
+def command(
+    ctx,
+    span,
+    repo,
+    recipe_spec,
+    probe_kind,
+    metric,
+    threshold,
+    direction,
+    first_parent,
+    jobs,
+    timeout,
+    out,
+    as_json,
+    quiet,
+):
     """Names the first bad commit of GOOD..BAD and why, by simulated training steps of its commits.
 
-    Exit code: 0 a culprit is named, 2 the call was wrong, 3 the endpoints do not differ, 4 several suspects are left, 5 an
-    endpoint cannot be probed, 130 interrupted (`resume` goes on).
+    Exit code: 0 a culprit is named, 2 the call was wrong, 3 the endpoints do not differ, 4 several suspects are left, 5
+    an endpoint cannot be probed, 130 interrupted (`resume` goes on).
     """
     options.only_simulate(probe_kind)
     repository = Repository(repo)
@@ -47,22 +69,40 @@ def command(ctx, span, repo, recipe_spec, probe_kind, metric, threshold, directi
     if threshold is not None:
         recipe = with_thresholds(recipe, Thresholds(memory=threshold, throughput=threshold))
     manifest = Manifest(
-        repository=str(repository.git_dir), good=commits.good.sha, bad=commits.bad.sha, first_parent=first_parent,
-        recipe=recipe.name, recipe_spec=recipe_spec, recipe_text=recipe_text(recipe),
-        recipe_function=isinstance(recipe, RecipeFunction), probe=probe_kind, metric=metric, direction=direction,
-        memory_threshold=recipe.thresholds.memory, throughput_threshold=recipe.thresholds.throughput, timeout=timeout,
-        reproduce=_call(repository, commits, ctx), versions=options.versions(),
+        repository=str(repository.git_dir),
+        good=commits.good.sha,
+        bad=commits.bad.sha,
+        first_parent=first_parent,
+        recipe=recipe.name,
+        recipe_spec=recipe_spec,
+        recipe_text=recipe_text(recipe),
+        recipe_function=isinstance(recipe, RecipeFunction),
+        probe=probe_kind,
+        metric=metric,
+        direction=direction,
+        memory_threshold=recipe.thresholds.memory,
+        throughput_threshold=recipe.thresholds.throughput,
+        timeout=timeout,
+        reproduce=_call(repository, commits, ctx),
+        versions=options.versions(),
     )
     from bisect_recompute.cli.main_job import work
 
     folder = out or _new_folder(manifest)
     plan = Plan(repository, commits, recipe, manifest)
-    ctx.exit(work(plan, new_journal(folder, manifest), jobs or options.default_jobs(), as_json, quiet))
+    ctx.exit(work(plan, folder, new_journal(folder, manifest), jobs or options.default_jobs(), as_json, quiet))
 
 
 def _call(repository: Repository, commits, ctx: click.Context) -> str:
-    call = ["bisect-recompute", "run", f"{commits.good.sha}..{commits.bad.sha}", "--repo", repository_path(repository),
-            "--recipe", ctx.params["recipe_spec"]]
+    call = [
+        "bisect-recompute",
+        "run",
+        f"{commits.good.sha}..{commits.bad.sha}",
+        "--repo",
+        repository_path(repository),
+        "--recipe",
+        ctx.params["recipe_spec"],
+    ]
     for name in ("metric", "threshold", "direction", "timeout"):
         if ctx.get_parameter_source(name) == click.core.ParameterSource.COMMANDLINE:
             call += [f"--{name}", f"{ctx.params[name]}"]

@@ -78,15 +78,20 @@ class Terminal(Silent):
         self.progress.take(event)
         if isinstance(event, (ProbeFinished, Reused)):
             mark = "●" if isinstance(event, ProbeFinished) else "○"
-            line = Text.assemble((f"{mark} {event.side:4} ", COLOURS[event.side]), f"{self.progress.sha(event.index)}  ",
-                                 (self.progress.answer(event), "dim"))
+            line = Text.assemble(
+                (f"{mark} {event.side:4} ", COLOURS[event.side]),
+                f"{self.progress.sha(event.index)}  ",
+                (self.progress.answer(event), "dim"),
+            )
             self.console.print(line, no_wrap=True, overflow="ellipsis")
 
     def render(self):
         running = Table.grid(padding=(0, 1))
         for index, began in list(self.progress.running.items()):
             subject = Text(plain(self.progress.plan.commit(index).subject, 60), style="dim")
-            running.add_row(self.spinner, Text(self.progress.sha(index)), Text(f"{time.monotonic() - began:.0f} s"), subject)
+            running.add_row(
+                self.spinner, Text(self.progress.sha(index)), Text(f"{time.monotonic() - began:.0f} s"), subject
+            )
         total = len(self.progress.plan.range.commits)
         done = 1 - math.log2(max(self.progress.commits_left, 1)) / math.log2(total) if total > 1 else 0
         bar = Table.grid(padding=(0, 1))
@@ -135,8 +140,10 @@ class Progress:
     def heading(self) -> str:
         span = self.plan.range
         count = len(span.commits)
-        return (f"{span.good.sha[:10]}..{span.bad.sha[:10]}: {count} commit{'s' * (count != 1)} of {plain(span.repository, 60)}, "
-                f"recipe {plain(self.plan.recipe.name, 60)}")
+        return (
+            f"{span.good.sha[:10]}..{span.bad.sha[:10]}: {count} commit{'s' * (count != 1)} of "
+            f"{plain(span.repository, 60)}, recipe {plain(self.plan.recipe.name, 60)}"
+        )
 
     def left(self) -> str:
         commits, probes = self.commits_left, self.probes_left
@@ -158,7 +165,9 @@ def measured(result: ProbeResult) -> str:
     """``73.61 GiB, 412.3 TFLOP/s/GPU``, or why there is no measurement."""
     parts = [amount(value(result, name), unit) for name, unit in UNITS.items() if value(result, name) is not None]
     if result.status != "ok":
-        parts.append(f"{result.status} at {result.stage}: {plain(result.reason, 160)}" if result.reason else result.status)
+        parts.append(
+            f"{result.status} at {result.stage}: {plain(result.reason, 160)}" if result.reason else result.status
+        )
     return ", ".join(parts)
 
 

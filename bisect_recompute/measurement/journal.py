@@ -86,7 +86,9 @@ class Journal:
                 self._file.flush()
                 os.fsync(self._file.fileno())
             except OSError as error:
-                raise UsageError(f"cannot write {self.out / PROBES}: {error.strerror}; make room, then resume") from None
+                raise UsageError(
+                    f"cannot write {self.out / PROBES}: {error.strerror}; make room, then resume"
+                ) from None
             self.results[result.revision] = result
 
     def close(self) -> None:
@@ -109,16 +111,16 @@ def new_journal(out: Path, manifest: Manifest) -> Iterator[Journal]:
 def open_journal(out: Path, versions: Mapping[str, str] | None = None) -> Iterator[Journal]:
     """Goes on with the run in ``out`` and holds its lock.
 
-    Raises UsageError when there is no run, when another process works on it, or when ``versions`` are not those it began
-    with: its measurements would not compare.
+    Raises UsageError when there is no run, when another process works on it, or when ``versions`` are not those that it
+    began with: its measurements would not compare.
     """
     manifest = read_manifest(out)
     for name, version in (versions or manifest.versions).items():
         before = manifest.versions.get(name)
         if before != version:
             raise UsageError(
-                f"the run in {out} began with {name} {before or '(none)'}, here is {version or '(none)'}: measurements would "
-                "not compare; start a new run"
+                f"the run in {out} began with {name} {before or '(none)'}, here is {version or '(none)'}: measurements "
+                "would not compare; start a new run"
             )
     with _alone(out):
         yield from _opened(out, manifest)
@@ -142,7 +144,9 @@ def read_results(out: Path) -> dict[str, ProbeResult]:
             record = json.loads(line)
             result = _RESULT.validate_python({k: v for k, v in record.items() if k not in ("commit", "environment")})
         except (ValueError, AttributeError) as error:
-            raise UsageError(f"{path} line {number} is damaged: {str(error).splitlines()[0]}; start a new run") from None
+            raise UsageError(
+                f"{path} line {number} is damaged: {str(error).splitlines()[0]}; start a new run"
+            ) from None
         results[result.revision] = result
     return results
 
@@ -200,7 +204,8 @@ def _refuse_foreign(out: Path) -> None:
 def _taken(out: Path, manifest: Manifest) -> str:
     before = read_manifest(out)
     if before != manifest:
-        return f"{out} holds another run ({before.good[:10]}..{before.bad[:10]}, {before.recipe}); give another folder with --out"
+        what = f"{before.good[:10]}..{before.bad[:10]}, {before.recipe}"
+        return f"{out} holds another run ({what}); give another folder with --out"
     if (out / "verdict.json").exists():
         return f"{out} holds this run already, finished; see {out / 'ticket.md'}, or give another folder with --out"
     return f"{out} holds this run, unfinished; go on with it: bisect-recompute resume {shlex.quote(str(out))}"

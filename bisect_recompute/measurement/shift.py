@@ -29,7 +29,7 @@ class Shift:
     shifted: bool
     """The metric was asked for, moved in the direction asked for, and by the threshold or more."""
     out_of_memory: int = 0
-    """Where the numbers do not show the shift: +1, only the bad side runs out of memory; -1, only the good side; else 0."""
+    """Where the numbers do not show the shift: +1, only the bad side runs out of memory; -1, only the good; else 0."""
 
 
 def value(result: ProbeResult, metric: Metric) -> float | None:

@@ -7,7 +7,7 @@ from bisect_recompute.verdict.findings import Findings
 
 
 def bisect_log(f: Findings) -> str:
-    """Good commits oldest first, then bad ones newest first, as git keeps the last bad one, then those that were skipped.
+    """Good commits oldest first, then bad ones newest first, as git keeps the last bad one, then those skipped.
 
     Only answers about the last bad commit and what leads to it: a good commit elsewhere is a contradiction to git.
     """

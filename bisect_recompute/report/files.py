@@ -27,7 +27,9 @@ def write_files(out: Path, findings: Findings, verdict: Verdict) -> list[Path]:
 
 def written_files(out: Path) -> list[Path]:
     """What is there of a run's files, the verdict first."""
-    return [path for name in (VERDICT, "ticket.md", BISECT_LOG, "probes.jsonl", "logs") if (path := out / name).exists()]
+    return [
+        path for name in (VERDICT, "ticket.md", BISECT_LOG, "probes.jsonl", "logs") if (path := out / name).exists()
+    ]
 
 
 def write_ticket(out: Path, verdict: Verdict, form: str) -> Path:
@@ -47,5 +49,6 @@ def read_verdict(out: Path) -> Verdict:
     except FileNotFoundError:
         raise UsageError(f"the run in {out} is not finished; go on with it: bisect-recompute resume {out}") from None
     except ValueError as error:
-        raise UsageError(f"{out / VERDICT} is damaged: {str(error).splitlines()[0]}; bisect-recompute resume {out} writes it "
-                         "again") from None
+        raise UsageError(
+            f"{out / VERDICT} is damaged: {str(error).splitlines()[0]}; bisect-recompute resume {out} writes it again"
+        ) from None

@@ -10,11 +10,16 @@ from pathlib import Path
 from bisect_recompute.measurement.journal import write_atomically
 
 HIDDEN = "[masked]"
-_NAME = r"(?:[\w.-]*[_.-])?(?:token|secret|passwd|password|passphrase|pwd|credentials?|api[_-]?key|access[_-]?key(?:[_-]?id)?|secret[_-]?key|private[_-]?key|auth[_-]?key|apikey)"
+_NAME = (
+    r"(?:[\w.-]*[_.-])?(?:token|secret|passwd|password|passphrase|pwd|credentials?"
+    r"|(?:api|secret|private|auth)[_-]?key|access[_-]?key(?:[_-]?id)?)"
+)
 _VALUE = r"""(?:"[^"\n]+"|'[^'\n]+'|[^\s"',;&)}\]]+)"""
 _ASSIGNMENT = re.compile(rf"""(?i)(?<![\w])(["']?{_NAME}["']?\s*(?:=|:)\s*)({_VALUE})""")
 _FLAG = re.compile(rf"(?i)(--{_NAME}\s+)({_VALUE})")
-_HEADER = re.compile(r"(?i)\b((?:proxy-)?authorization\s*[=:]\s*[\"']?(?:bearer|basic|token)\s+|bearer\s+)[\w.~+/=-]{6,}")
+_HEADER = re.compile(
+    r"(?i)\b((?:proxy-)?authorization\s*[=:]\s*[\"']?(?:bearer|basic|token)\s+|bearer\s+)[\w.~+/=-]{6,}"
+)
 _URL = re.compile(r"(?i)\b([a-z][a-z0-9+.-]*://)[^\s/@:]*:[^\s/@]+@")
 _KNOWN = re.compile(
     r"\b(?:gh[pousr]_\w{20,}|github_pat_\w{20,}|glpat-[\w-]{16,}|hf_\w{16,}|sk-[\w-]{16,}|xox[abprs]-[\w-]{10,}|nvapi-[\w-]{16,}"
@@ -25,8 +30,8 @@ _NUMBER = re.compile(r"[\d_.,e+-]+|true|false|none", re.I)
 
 
 def mask(text: str, environment: Mapping[str, str] | None = None) -> str:
-    """``text`` with secrets replaced: values of our own secret environment variables, ``name=value`` with a telling name,
-    authorization headers, passwords in URLs, private keys, and the forms that well-known services give their tokens."""
+    """``text`` with secrets replaced: values of our own secret environment variables, ``name=value`` with a telling
+    name, authorization headers, passwords in URLs, private keys, and the forms that known services give their tokens."""
     for value in _secret_values(os.environ if environment is None else environment):
         text = text.replace(value, HIDDEN)
     text = _KEY_BLOCK.sub(HIDDEN, text)
@@ -50,8 +55,11 @@ def mask_file(path: Path) -> None:
 
 def _secret_values(environment: Mapping[str, str]) -> list[str]:
     named = re.compile(rf"(?i){_NAME}")
-    return sorted((v for k, v in environment.items() if len(v) >= 8 and named.fullmatch(k) and not _harmless(v)),
-                  key=len, reverse=True)
+    return sorted(
+        (v for k, v in environment.items() if len(v) >= 8 and named.fullmatch(k) and not _harmless(v)),
+        key=len,
+        reverse=True,
+    )
 
 
 def _harmless(value: str) -> bool:

@@ -10,7 +10,7 @@ _HIDDEN = {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}
 
 
 def plain(text: object, limit: int = 0) -> str:
-    """One line without control, bidi or invisible characters: they are shown as ``\\u202e``. Cut to ``limit`` characters."""
+    """One line; control, bidi and invisible characters are spelled out: ``\\u202e``. Cut to ``limit`` characters."""
     line = " ".join(re.split(r"[\r\n\t]+", str(text).strip()))
     line = "".join(_visible(char) for char in line)
     return line[: limit - 1] + "…" if limit and len(line) > limit else line

@@ -18,6 +18,7 @@ from bisect_recompute.verdict.verdict import Metric, Verdict
 
 FORMATS = {"github": "ticket.md", "jira": "ticket.jira", "text": "ticket.txt"}
 LIMIT = 65_000
+DEFAULT_THRESHOLDS = Thresholds()
 LABELS = {"memory": "peak memory", "throughput": "throughput"}
 CAUSES = {
     "setting": "a setting changes",
@@ -28,20 +29,30 @@ CAUSES = {
 }
 
 
-def ticket(verdict: Verdict, results: Sequence[ProbeResult] = (), thresholds: Thresholds = Thresholds(),
-           metric: str = "any", direction: str = "worse", form: str = "github") -> str:
+def ticket(
+    verdict: Verdict,
+    results: Sequence[ProbeResult] = (),
+    thresholds: Thresholds = DEFAULT_THRESHOLDS,
+    metric: str = "any",
+    direction: str = "worse",
+    form: str = "github",
+) -> str:
     """Under 65,000 characters; text from commits appears only neutralised for the format."""
-    body = _environment().get_template(f"{FORMATS[form]}.j2").render(
-        v=verdict,
-        title=title(verdict),
-        summary=summary(verdict),
-        rows=metric_rows(verdict),
-        sides=_sides(verdict),
-        cause=CAUSES[verdict.cause.kind],
-        probes=probe_count(verdict),
-        evidence=sorted(verdict.evidence, key=lambda e: (e.kind == "recompute-change", e.kind == "note")),
-        results=_probe_rows(verdict, results, thresholds, metric, direction),
-        more=lambda items, shown: f"\n{len(items) - shown} more are in verdict.json." if len(items) > shown else "",
+    body = (
+        _environment()
+        .get_template(f"{FORMATS[form]}.j2")
+        .render(
+            v=verdict,
+            title=title(verdict),
+            summary=summary(verdict),
+            rows=metric_rows(verdict),
+            sides=_sides(verdict),
+            cause=CAUSES[verdict.cause.kind],
+            probes=probe_count(verdict),
+            evidence=sorted(verdict.evidence, key=lambda e: (e.kind == "recompute-change", e.kind == "note")),
+            results=_probe_rows(verdict, results, thresholds, metric, direction),
+            more=lambda items, shown: f"\n{len(items) - shown} more are in verdict.json." if len(items) > shown else "",
+        )
     )
     return _cut(re.sub(r"\n{3,}", "\n\n", body).strip() + "\n")
 
@@ -53,7 +64,9 @@ def title(verdict: Verdict) -> str:
         return f"{verdict.culprit.commit[:10]} is the first bad commit" + (f": {moved}" if moved else "")
     if verdict.outcome == "inconclusive":
         return f"{len(verdict.suspects)} suspects are left" + (f": {moved}" if moved else "")
-    return {"no-shift": "no shift between the endpoints", "endpoint-failed": "an endpoint cannot be probed"}[verdict.outcome]
+    return {"no-shift": "no shift between the endpoints", "endpoint-failed": "an endpoint cannot be probed"}[
+        verdict.outcome
+    ]
 
 
 def summary(verdict: Verdict) -> list[str]:
@@ -65,8 +78,12 @@ def summary(verdict: Verdict) -> list[str]:
 def metric_rows(verdict: Verdict) -> list[dict]:
     return [
         {
-            "label": LABELS[name], "good": amount(m.good, m.unit), "bad": amount(m.bad, m.unit),
-            "change": _change(m), "mark": "**shifted**" if m.shifted else "", "shifted": m.shifted,
+            "label": LABELS[name],
+            "good": amount(m.good, m.unit),
+            "bad": amount(m.bad, m.unit),
+            "change": _change(m),
+            "mark": "**shifted**" if m.shifted else "",
+            "shifted": m.shifted,
         }
         for name, m in _metrics(verdict)
         if m.good is not None or m.bad is not None
@@ -114,14 +131,23 @@ def _probe_rows(verdict, results, thresholds, metric, direction) -> list[dict]:
 
 
 def _environment() -> jinja2.Environment:
-    # No autoescape: it knows HTML only, and Markdown undoes HTML escapes. Every commit text goes through a filter below.
+    # No autoescape: it knows HTML only, and Markdown undoes HTML escapes. All commit text goes through a filter below.
     environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("bisect_recompute.report"), trim_blocks=True, lstrip_blocks=True,
-        undefined=jinja2.StrictUndefined, autoescape=False, keep_trailing_newline=True,
+        loader=jinja2.PackageLoader("bisect_recompute.report"),
+        trim_blocks=True,
+        lstrip_blocks=True,
+        undefined=jinja2.StrictUndefined,
+        autoescape=False,
+        keep_trailing_newline=True,
     )
     environment.filters |= {
-        "code": text.code, "cell": text.cell, "jira": text.jira, "plain": text.plain, "block": _block,
-        "json": lambda value: json.dumps(value, ensure_ascii=False), "bytes": lambda size: signed(size, "bytes"),
+        "code": text.code,
+        "cell": text.cell,
+        "jira": text.jira,
+        "plain": text.plain,
+        "block": _block,
+        "json": lambda value: json.dumps(value, ensure_ascii=False),
+        "bytes": lambda size: signed(size, "bytes"),
     }
     return environment
 

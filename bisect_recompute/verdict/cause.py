@@ -19,8 +19,14 @@ def cause_of(f: Findings) -> Cause:
 
 
 def change_of(change: SettingChange) -> Change:
-    return Change(recipe=change.recipe, field=change.field, old=plain_value(change.old), new=plain_value(change.new),
-                  file=change.file, line=change.line)
+    return Change(
+        recipe=change.recipe,
+        field=change.field,
+        old=plain_value(change.old),
+        new=plain_value(change.new),
+        file=change.file,
+        line=change.line,
+    )
 
 
 def plain_value(value):

@@ -14,8 +14,13 @@ def decide(findings: Findings) -> Verdict:
     sides = (f.last_good, f.culprit) if outcome == "culprit" else (-1, f.last)
     return Verdict(
         outcome=outcome,
-        range=Range(good=f.range.good.sha, bad=f.range.bad.sha, commits=len(f.range.commits),
-                    repository=f.range.repository, first_parent=f.first_parent),
+        range=Range(
+            good=f.range.good.sha,
+            bad=f.range.bad.sha,
+            commits=len(f.range.commits),
+            repository=f.range.repository,
+            first_parent=f.first_parent,
+        ),
         culprit=_culprit(f) if outcome == "culprit" else None,
         suspects=[f.commit(index).sha for index in sorted(f.suspects)] if outcome == "inconclusive" else [],
         metrics=_metrics(f, *sides),
@@ -39,8 +44,14 @@ def _outcome(f: Findings) -> str:
 
 def _culprit(f: Findings) -> Culprit:
     commit = f.commit(f.culprit)
-    return Culprit(commit=commit.sha, subject=commit.subject, author=commit.author, date=commit.date,
-                   repository=f.range.repository, last_good=f.commit(f.last_good).sha)
+    return Culprit(
+        commit=commit.sha,
+        subject=commit.subject,
+        author=commit.author,
+        date=commit.date,
+        repository=f.range.repository,
+        last_good=f.commit(f.last_good).sha,
+    )
 
 
 def _metrics(f: Findings, good: int, bad: int) -> Metrics:
@@ -56,8 +67,8 @@ def _confidence(f: Findings, outcome: str) -> float:
     """That the one to blame is named.
 
     Culprit: the part of the endpoints' shift that lies between it and its measured neighbour (the simulation is
-    deterministic, so measured sides are certain; what is uncertain is whether the user's shift is this one). Inconclusive:
-    the chance of each suspect. No shift: 1, both ends were measured. Endpoint failed: 0.
+    deterministic, so measured sides are certain; what is uncertain is whether the user's shift is this one).
+    Inconclusive: the chance of each suspect. No shift: 1, both ends were measured. Endpoint failed: 0.
     """
     if outcome == "culprit":
         return round(min(1.0, max(0.0, share_explained(f))), 3)
@@ -72,5 +83,3 @@ def _probes(f: Findings) -> Probes:
         skipped=sum(side == "skip" for side in f.sides.values()),
         seconds=round(sum(result.seconds for result in f.probes_run), 3),
     )
-
-

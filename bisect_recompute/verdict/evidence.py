@@ -37,8 +37,11 @@ def _endpoints(f: Findings) -> Iterator[Evidence]:
     good, bad = f.results[-1], f.results[f.last]
     for name, result in (("good", good), ("bad", bad)):
         if result.status not in ("ok", "oom"):
-            yield Evidence(kind="failure", commit=result.revision,
-                           text=f"the {name} endpoint cannot be probed: {result.status} at {result.stage}: {result.reason}")
+            yield Evidence(
+                kind="failure",
+                commit=result.revision,
+                text=f"the {name} endpoint cannot be probed: {result.status} at {result.stage}: {result.reason}",
+            )
     for shift in f.shifts(-1, f.last).values():
         if shift.good is not None and shift.bad is not None:
             text = f"{shift.metric} from {f.commit(-1).sha[:10]} to {f.commit(f.last).sha[:10]}: {change(shift)}"
@@ -46,7 +49,9 @@ def _endpoints(f: Findings) -> Iterator[Evidence]:
                 text += ", no shift for this question"
             yield Evidence(kind="endpoints", text=text)
     if {good.status, bad.status} == {"ok", "oom"}:
-        yield Evidence(kind="endpoints", text=f"out of memory at the {'bad' if bad.status == 'oom' else 'good'} endpoint only")
+        yield Evidence(
+            kind="endpoints", text=f"out of memory at the {'bad' if bad.status == 'oom' else 'good'} endpoint only"
+        )
 
 
 def _share(f: Findings) -> Iterator[Evidence]:
@@ -59,9 +64,10 @@ def _share(f: Findings) -> Iterator[Evidence]:
             more = shift.bad - shift.good
             part = here[name].bad - here[name].good
             yield Evidence(
-                kind="share", commit=f.commit(f.culprit).sha,
-                text=f"this commit moves {name} by {signed(part, shift.unit)}, {share:.0%} of the {signed(more, shift.unit)} "
-                "between the endpoints; other commits of the range move the rest",
+                kind="share",
+                commit=f.commit(f.culprit).sha,
+                text=f"this commit moves {name} by {signed(part, shift.unit)}, {share:.0%} of the "
+                f"{signed(more, shift.unit)} between the endpoints; other commits of the range move the rest",
             )
 
 
@@ -77,22 +83,34 @@ def _culprit(f: Findings) -> Iterator[Evidence]:
             yield Evidence(kind="category", commit=sha, text=f"at the peak: {', '.join(moved)}")
     if good.throughput and bad.throughput and good.throughput.recomputed_flops != bad.throughput.recomputed_flops:
         before, after = good.throughput.recomputed_flops, bad.throughput.recomputed_flops
-        yield Evidence(kind="flops", commit=sha,
-                       text=f"recomputed work per step and GPU goes from {before / 1e12:,.1f} to {after / 1e12:,.1f} TFLOP")
+        yield Evidence(
+            kind="flops",
+            commit=sha,
+            text=f"recomputed work per step and GPU goes from {before / 1e12:,.1f} to {after / 1e12:,.1f} TFLOP",
+        )
 
 
 def _recompute_changes(f: Findings) -> Iterator[Evidence]:
     for changes in f.changes:
         if changes.kinds != ("none",):
             yield Evidence(
-                kind="recompute-change", commit=changes.commit.sha, text=_describe(changes), kinds=list(changes.kinds),
+                kind="recompute-change",
+                commit=changes.commit.sha,
+                text=_describe(changes),
+                kinds=list(changes.kinds),
                 changes=[change_of(c) for c in changes.changes],
                 source=[vars_of(s) for s in changes.source],
             )
 
 
 def vars_of(source) -> dict:
-    return {"file": source.file, "symbol": source.symbol, "kind": source.kind, "line": source.line, "detail": source.detail}
+    return {
+        "file": source.file,
+        "symbol": source.symbol,
+        "kind": source.kind,
+        "line": source.line,
+        "detail": source.detail,
+    }
 
 
 def _describe(changes: CommitChanges) -> str:
@@ -107,8 +125,11 @@ def _skipped(f: Findings) -> Iterator[Evidence]:
     for index in sorted(f.sides):
         if f.sides[index] == "skip" and index in f.results:
             result = f.results[index]
-            yield Evidence(kind="skipped", commit=f.commit(index).sha,
-                           text=f"could not be measured: {result.status} at {result.stage}: {result.reason}")
+            yield Evidence(
+                kind="skipped",
+                commit=f.commit(index).sha,
+                text=f"could not be measured: {result.status} at {result.stage}: {result.reason}",
+            )
 
 
 def _provenance(f: Findings) -> Iterator[Evidence]:
@@ -117,9 +138,10 @@ def _provenance(f: Findings) -> Iterator[Evidence]:
         proof = result.provenance
         packages = ", ".join(f"{name} {version}" for name, version in sorted(proof.packages.items()))
         yield Evidence(
-            kind="provenance", commit=result.revision,
-            text=f"{len(proof.modules)} modules ran from the commit ({proof.megatron_source}); {packages}; attention backend "
-            f"{proof.attention_backend or 'not known'}",
+            kind="provenance",
+            commit=result.revision,
+            text=f"{len(proof.modules)} modules ran from the commit ({proof.megatron_source}); {packages}; "
+            f"attention backend {proof.attention_backend or 'not known'}",
         )
     for note in result.notes:
         yield Evidence(kind="note", text=note)

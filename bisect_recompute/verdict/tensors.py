@@ -23,8 +23,8 @@ def tensor_changes(
     """Tensors that appear or grow from ``good`` to ``bad``, then (negative) those that go away; largest first.
 
     Tensors are the same kind when module, shape and dtype agree. Line numbers move with every edit above them, so the
-    origin of new ones is told by the text of the line: lines with the text of one before, then those most like one before,
-    made the tensors that were there already.
+    origin of new ones is told by the text of the line: lines with the text of one before, then those most like one
+    before, made the tensors that were there already.
     """
     appearing = _surplus(good, bad, good_line, bad_line)
     leaving = _surplus(bad, good, bad_line, good_line)
@@ -40,8 +40,18 @@ def _surplus(before, after, before_line, after_line) -> list[Tensor]:
         module, shape, dtype = kind
         for origin, count in _unexplained(kinds_before.get(kind, Counter()), origins).items():
             file, line, each = places[kind, origin]
-            found.append(Tensor(module=module, shape=list(shape), dtype=dtype, bytes=round(each * count), count=count,
-                                file=file, line=line, source=origin[1]))
+            found.append(
+                Tensor(
+                    module=module,
+                    shape=list(shape),
+                    dtype=dtype,
+                    bytes=round(each * count),
+                    count=count,
+                    file=file,
+                    line=line,
+                    source=origin[1],
+                )
+            )
     return found
 
 

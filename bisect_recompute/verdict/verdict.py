@@ -96,7 +96,9 @@ class Probes(_Part):
 
 
 class Evidence(_Part):
-    kind: Literal["endpoints", "share", "category", "flops", "recompute-change", "skipped", "provenance", "note", "failure"]
+    kind: Literal[
+        "endpoints", "share", "category", "flops", "recompute-change", "skipped", "provenance", "note", "failure"
+    ]
     text: str
     commit: Optional[str] = None
     kinds: list[str] = Field([], description="As in `diff --json`")
