@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ast
 import re
+from functools import lru_cache
 from typing import Any, Iterator, Optional
 
 import yaml
@@ -26,6 +27,9 @@ _OLD_FUNCTION = re.compile(r"(?P<name>[a-z0-9]+)_(?P<size>.+)_(?P<gpu>[a-z]+\d+)
 _PRECISIONS = ("bf16", "fp8_cs", "fp8_mx", "fp8_sc", "fp8_ds", "nvfp4")
 _VARIANTS = ("v1", "v2")
 _KEY = "config"
+
+
+_literal = lru_cache(maxsize=4096)(ast.literal_eval)
 
 
 def is_config_file(path: str) -> bool:
@@ -143,7 +147,7 @@ class Launcher:
         found = self.depend("argument", _PARSER, name)
         if found is None:
             return MISSING
-        value = self.from_python(ast.literal_eval(found)) if found != "?" else Unknown(f"the default of --{name}")
+        value = self.from_python(_literal(found)) if found != "?" else Unknown(f"the default of --{name}")
         self.put(owner.attrs, name, (value, None, False))
         return value
 
