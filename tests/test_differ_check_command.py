@@ -8,7 +8,7 @@ import pytest
 from command_line import call, refused
 from gitrepo import GitRepo
 
-CONFIG = '''
+CONFIG = """
 class TransformerConfig:
     num_layers: int = 0
     recompute_granularity: str = None
@@ -28,7 +28,7 @@ class TransformerConfig:
             allowed_modules = {"core_attn", "mlp"}
             invalid_modules = set(self.recompute_modules) - allowed_modules
             assert not invalid_modules, f"{invalid_modules}"
-'''
+"""
 RECIPE = """
 model:
   num_layers: 4
@@ -40,7 +40,7 @@ model:
   cpu_offloading: true
 training: {seq_length: 64, global_batch_size: 1}
 """
-BRIDGE_RECIPE = '''
+BRIDGE_RECIPE = """
 class Model:
     pass
 
@@ -55,7 +55,7 @@ def llama_pretrain_config() -> ConfigContainer:
     cfg.model.recompute_modules = ["mlp"]
     cfg.model.recompute_granularity = None
     return cfg
-'''
+"""
 
 
 @pytest.fixture

@@ -62,17 +62,27 @@ def test_text_that_is_no_python_today(repo):
     old_python = "def show():\n    print 'recompute'\n\n\n" + site
     repo.commit("python 2", {BLOCK: old_python})
     new = repo.commit("change", {BLOCK: old_python.replace("False, x", "self.distribute, x")})
-    broken = repo.commit("broken", {BLOCK: "<<<<<<< HEAD\n" + site.replace("(self.mlp", "(self.moe") + ">>>>>>> x\n  def\n"})
+    broken = repo.commit(
+        "broken", {BLOCK: "<<<<<<< HEAD\n" + site.replace("(self.mlp", "(self.moe") + ">>>>>>> x\n  def\n"}
+    )
     found = changes(repo, new, broken)
     assert [c.kinds for c in found] == [("checkpoint-site",), ("checkpoint-site",)]
 
 
-@pytest.mark.parametrize("content", [
-    b"\xff\xfe\x00recompute_granularity = 1\n", b"x = '\xe9' # recompute_granularity\n", b"\0" * 9000 + b"recompute",
-    b"def f(:\n recompute_granularity\n", "\ufeffx = recompute_granularity\n".encode(), b"recompute = " + b"(" * 5000,
-    b"if recompute_a:\n" + b"".join(b" " * i + b"if recompute_b:\n" for i in range(1, 120)),
-    b"x = " + b" + ".join([b"recompute_x"] * 4000),
-], ids=range(8))
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"\xff\xfe\x00recompute_granularity = 1\n",
+        b"x = '\xe9' # recompute_granularity\n",
+        b"\0" * 9000 + b"recompute",
+        b"def f(:\n recompute_granularity\n",
+        "\ufeffx = recompute_granularity\n".encode(),
+        b"recompute = " + b"(" * 5000,
+        b"if recompute_a:\n" + b"".join(b" " * i + b"if recompute_b:\n" for i in range(1, 120)),
+        b"x = " + b" + ".join([b"recompute_x"] * 4000),
+    ],
+    ids=range(8),
+)
 def test_content_that_no_parser_likes(repo, content):
     repo.commit("before", {BLOCK: "recompute_x = 1\n"})
     sha = repo.commit("after", {BLOCK: content})
@@ -124,7 +134,11 @@ def test_a_submodule_bump_names_old_and_new(bump):
     outer, _, shas, link = bump
     (found,) = changes(outer, outer.head())
     assert found.kinds == ("submodule",)
-    assert (found.source[0].file, shas[0] in found.source[0].detail, shas[3] in found.source[0].detail) == (link, True, True)
+    assert (found.source[0].file, shas[0] in found.source[0].detail, shas[3] in found.source[0].detail) == (
+        link,
+        True,
+        True,
+    )
 
 
 def test_a_bump_is_expanded_into_the_commits_it_brings(bump):
@@ -152,7 +166,9 @@ def test_a_bump_whose_commits_are_not_at_hand_says_so(bump, tmp_path):
     stranger = GitRepo(tmp_path / "stranger")
     stranger.commit("x", {"a": ""})
     repository = Repository(outer.path)
-    ((moved, inside),) = expand_submodules(repository, [repository.commit("HEAD")], Repository(stranger.path))[outer.head()]
+    ((moved, inside),) = expand_submodules(repository, [repository.commit("HEAD")], Repository(stranger.path))[
+        outer.head()
+    ]
     assert inside == [] and shas[0][:10] in moved.problem and "fetch" in moved.problem
 
 
@@ -171,7 +187,13 @@ def test_nothing_of_the_history_is_imported_or_run(repo, tmp_path):
         print(json.dumps([found[0].kinds, "torch" in sys.modules, "megatron" in sys.modules]))
         """)
     path = os.pathsep.join(p for p in sys.path if p)
-    out = subprocess.run([sys.executable, "-c", script, str(repo.path), sha], cwd=tmp_path, env={**os.environ, "PYTHONPATH": path},
-                         capture_output=True, text=True, check=True).stdout
+    out = subprocess.run(
+        [sys.executable, "-c", script, str(repo.path), sha],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
     assert json.loads(out) == [["checkpoint-site"], False, False]
     assert not trap.exists()

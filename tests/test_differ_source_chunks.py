@@ -66,12 +66,28 @@ def test_no_text_breaks_it(source):
         assert lines[chunk.line - 1] == chunk.text.split("\n")[0]
 
 
-@given(st.lists(st.sampled_from([
-    "    if self.recompute_mlp:\n        x = tensor_parallel.checkpoint(self.mlp, False, x)\n", "    y = 1\n",
-    "    if a:\n        return x\n", "    assert not (self.cpu_offloading and self.pp > 1)\n", "    z = '''\nat the margin\n'''\n",
-    "    def inner():\n        return te_checkpoint(f, x)\n", "    # activation recompute\n", "    for l in range(3):\n        x = inner()\n",
-    "  broken indent\n", "    print 'python 2'\n", "    match x:\n        case 1:\n            y = 2\n", "    while x:\n        break\n",
-]), max_size=40), st.lists(st.integers(0, 39), max_size=6))
+@given(
+    st.lists(
+        st.sampled_from(
+            [
+                "    if self.recompute_mlp:\n        x = tensor_parallel.checkpoint(self.mlp, False, x)\n",
+                "    y = 1\n",
+                "    if a:\n        return x\n",
+                "    assert not (self.cpu_offloading and self.pp > 1)\n",
+                "    z = '''\nat the margin\n'''\n",
+                "    def inner():\n        return te_checkpoint(f, x)\n",
+                "    # activation recompute\n",
+                "    for l in range(3):\n        x = inner()\n",
+                "  broken indent\n",
+                "    print 'python 2'\n",
+                "    match x:\n        case 1:\n            y = 2\n",
+                "    while x:\n        break\n",
+            ]
+        ),
+        max_size=40,
+    ),
+    st.lists(st.integers(0, 39), max_size=6),
+)
 def test_edits_never_crash_it_and_equal_files_say_nothing(parts, dropped):
     old = "def step(self, x):\n    pass\n" + "".join(parts)
     new = "def step(self, x):\n    pass\n" + "".join(p for i, p in enumerate(parts) if i not in dropped)

@@ -13,11 +13,15 @@ NAMES = ("a", "b", "c", "d")
 
 def expressions():
     leaf = st.sampled_from([*NAMES, "a is None", "b == 2", "c in (1, 2)", "True", "a is not True"])
-    return st.recursive(leaf, lambda inner: st.one_of(
-        inner.map(lambda x: f"not ({x})"),
-        st.tuples(inner, inner).map(lambda p: f"({p[0]}) and ({p[1]})"),
-        st.tuples(inner, inner).map(lambda p: f"({p[0]}) or ({p[1]})"),
-    ), max_leaves=8)
+    return st.recursive(
+        leaf,
+        lambda inner: st.one_of(
+            inner.map(lambda x: f"not ({x})"),
+            st.tuples(inner, inner).map(lambda p: f"({p[0]}) and ({p[1]})"),
+            st.tuples(inner, inner).map(lambda p: f"({p[0]}) or ({p[1]})"),
+        ),
+        max_leaves=8,
+    )
 
 
 def holds(condition, values) -> bool:

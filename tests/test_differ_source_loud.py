@@ -4,21 +4,38 @@ from source_change import BLOCK, CONFIG, changes_between, details
 
 
 def test_a_changed_field_default(repo):
-    before = "class ModelParallelConfig:\n    a: int = 1\n    cpu_offloading_weights: bool = True\n    '''Weights too.'''\n"
+    before = (
+        "class ModelParallelConfig:\n    a: int = 1\n    cpu_offloading_weights: bool = True\n    '''Weights too.'''\n"
+    )
     changes = changes_between(repo, {CONFIG: before}, {CONFIG: before.replace("True", "False")})
     assert changes.kinds == ("default",)
     (setting,) = changes.changes
     assert (setting.field, setting.old, setting.new, setting.file, setting.line) == (
-        "cpu_offloading_weights", True, False, CONFIG, 3)
+        "cpu_offloading_weights",
+        True,
+        False,
+        CONFIG,
+        3,
+    )
     assert "cpu_offloading_weights now defaults to False (was True)" in changes.source[0].detail
 
 
 def test_defaults_behind_field_and_factory(repo):
-    before = "@dataclass\nclass C:\n    offload_modules: list = field(default_factory=list)\n    recompute_num_layers: int = field(default=1, metadata={})\n"
-    after = "@dataclass\nclass C:\n    offload_modules: list = field(default_factory=lambda: ['core_attn'])\n    recompute_num_layers: int = field(default=2)\n"
+    before = """
+        class C:
+            offload_modules: list = field(default_factory=list)
+            recompute_num_layers: int = field(default=1, metadata={})
+        """
+    after = """
+        class C:
+            offload_modules: list = field(default_factory=lambda: ['core_attn'])
+            recompute_num_layers: int = field(default=2)
+        """
     changes = changes_between(repo, {CONFIG: before}, {CONFIG: after})
     assert {(c.field, str(c.old), str(c.new)) for c in changes.changes} == {
-        ("offload_modules", "[]", "['core_attn']"), ("recompute_num_layers", "1", "2")}
+        ("offload_modules", "[]", "['core_attn']"),
+        ("recompute_num_layers", "1", "2"),
+    }
 
 
 def test_none_for_false_is_no_change_but_none_for_an_empty_list_is(repo):
@@ -69,7 +86,8 @@ def test_a_new_label(repo):
 
 def test_what_fails_and_what_passes_now(repo):
     after = VALIDATOR.replace(' or "layernorm" in self.recompute_modules', "").replace(
-        "if self.fp8:", "if self.fp8 and self.fp8_recipe == 'delayed':")
+        "if self.fp8:", "if self.fp8 and self.fp8_recipe == 'delayed':"
+    )
     changes = changes_between(repo, {CONFIG: VALIDATOR}, {CONFIG: after})
     assert set(details(changes, "validation")) == {
         "no longer fails when 'layernorm' in recompute_modules and fp8",
@@ -85,7 +103,11 @@ def test_a_raise_turned_into_an_assertion_is_the_same_check(repo):
 
 
 def test_reading_another_field_in_a_check_is_no_rename(repo):
-    before = "def check(self):\n    if self.distribute_saved_activations and self.sequence_parallel_enabled:\n        raise ValueError('no')\n"
+    before = """
+        def check(self):
+            if self.distribute_saved_activations and self.sequence_parallel_enabled:
+                raise ValueError('no')
+        """
     changes = changes_between(repo, {CONFIG: before}, {CONFIG: before.replace("_parallel_enabled", "_parallel")})
     assert changes.kinds == ("validation",)
 
@@ -111,15 +133,20 @@ SITE = """
 
 
 def test_a_site_made_conditional(repo):
-    changes = changes_between(repo, {BLOCK: SITE}, {BLOCK: SITE.replace(
-        "if self.recompute_mlp:", "if self.recompute_mlp and not self.captured:")})
+    changes = changes_between(
+        repo,
+        {BLOCK: SITE},
+        {BLOCK: SITE.replace("if self.recompute_mlp:", "if self.recompute_mlp and not self.captured:")},
+    )
     assert changes.kinds == ("checkpoint-site",)
     assert [(c.symbol, c.line) for c in changes.source] == [("Layer.forward", 6), ("Layer.forward", 8)]
     assert all("now only when not captured" in c.detail for c in changes.source)
 
 
 def test_a_site_that_reaches_more_runs_without_a_recompute_word_on_the_line(repo):
-    changes = changes_between(repo, {BLOCK: SITE}, {BLOCK: SITE.replace("if self.config.fp8:", "if self.config.fp8 or self.config.fp4:")})
+    changes = changes_between(
+        repo, {BLOCK: SITE}, {BLOCK: SITE.replace("if self.config.fp8:", "if self.config.fp8 or self.config.fp4:")}
+    )
     assert [c.detail for c in changes.source] == [
         "te_checkpoint(mlp): now when fp4 or fp8 (was: fp8)",
         "tensor_parallel.checkpoint(mlp): now only when not fp4",
@@ -128,27 +155,35 @@ def test_a_site_that_reaches_more_runs_without_a_recompute_word_on_the_line(repo
 
 def test_a_site_added_and_removed(repo):
     without = SITE.replace("tensor_parallel.checkpoint(self.mlp, False, x)", "self.mlp(x)")
-    assert "new tensor_parallel.checkpoint(mlp)" in changes_between(repo, {BLOCK: without}, {BLOCK: SITE}).source[0].detail
+    assert (
+        "new tensor_parallel.checkpoint(mlp)" in changes_between(repo, {BLOCK: without}, {BLOCK: SITE}).source[0].detail
+    )
     removed = changes_between(repo, {BLOCK: SITE}, {BLOCK: without}).source[0]
     assert removed.kind == "checkpoint-site" and "is gone" in removed.detail and removed.line == 8
 
 
 def test_a_site_behind_a_new_early_exit(repo):
     before = "def checkpoint(function, *args):\n    return CheckpointFunction.apply(function, *args)\n"
-    after = "def checkpoint(function, *args):\n    if is_graph_capturing():\n        return function(*args)\n    return CheckpointFunction.apply(function, *args)\n"
-    (change,) = changes_between(repo, {"megatron/core/tensor_parallel/random.py": before},
-                                {"megatron/core/tensor_parallel/random.py": after}).source
+    exit_early = "    if is_graph_capturing():\n        return function(*args)\n"
+    after = before.replace("    return CheckpointFunction", exit_early + "    return CheckpointFunction")
+    (change,) = changes_between(
+        repo, {"megatron/core/tensor_parallel/random.py": before}, {"megatron/core/tensor_parallel/random.py": after}
+    ).source
     assert (change.kind, change.symbol, change.line) == ("checkpoint-site", "checkpoint", 4)
     assert "now only when not is_graph_capturing()" in change.detail
 
 
 def test_what_crosses_the_boundary(repo):
     changes = changes_between(repo, {BLOCK: SITE}, {BLOCK: SITE.replace("False, x)", "False, x, mask)")})
-    assert changes.source[0].detail == "tensor_parallel.checkpoint(mlp): what crosses the boundary changes: now with mask"
+    assert (
+        changes.source[0].detail == "tensor_parallel.checkpoint(mlp): what crosses the boundary changes: now with mask"
+    )
 
 
 def test_the_process_group_of_a_site_is_no_matter(repo):
-    assert changes_between(repo, {BLOCK: SITE}, {BLOCK: SITE.replace("self.tp_group", "self.pg_collection.tp")}).kinds == ("none",)
+    assert changes_between(
+        repo, {BLOCK: SITE}, {BLOCK: SITE.replace("self.tp_group", "self.pg_collection.tp")}
+    ).kinds == ("none",)
 
 
 def test_recomputes_own_code(repo):
@@ -198,7 +233,38 @@ def test_a_class_that_goes_with_its_sites(repo):
 
 def test_a_new_field_is_plumbing_unless_it_is_on(repo):
     before = "class C:\n    a: int = 1\n    cpu_offloading: bool = False\n"
-    off = changes_between(repo, {CONFIG: before}, {CONFIG: before + "    cpu_offloading_double_buffering: bool = False\n"})
+    off = changes_between(
+        repo, {CONFIG: before}, {CONFIG: before + "    cpu_offloading_double_buffering: bool = False\n"}
+    )
     assert off.kinds == ("plumbing",)
-    on = changes_between(repo, {CONFIG: before}, {CONFIG: before + "    cpu_offloading_double_buffering: bool = True\n"})
+    on = changes_between(
+        repo, {CONFIG: before}, {CONFIG: before + "    cpu_offloading_double_buffering: bool = True\n"}
+    )
     assert on.kinds == ("default",)
+
+
+def test_a_call_that_moves_into_the_checkpointed_function(repo):
+    before = """
+        class MoELayer:
+            def forward(self, x):
+                def custom_forward(x):
+                    return self.experts(x)
+
+                shared = self.shared_experts(x)
+                if self.moe_layer_recompute:
+                    out = tensor_parallel.checkpoint(custom_forward, False, x)
+                else:
+                    out = custom_forward(x)
+                return out + shared
+        """
+    after = (
+        before.replace("return self.experts(x)", "return self.experts(x) + self.shared_experts(x)")
+        .replace("                shared = self.shared_experts(x)\n", "")
+        .replace("return out + shared", "return out")
+    )
+    (change,) = changes_between(repo, {BLOCK: before}, {BLOCK: after}).source
+    assert change.detail == "tensor_parallel.checkpoint(custom_forward): now also recomputes shared_experts"
+    (back,) = changes_between(repo, {BLOCK: after}, {BLOCK: before}).source
+    assert "no longer recomputes shared_experts" in back.detail
+    other = before.replace("self.experts(x)", "self.experts(self.route(x))")
+    assert changes_between(repo, {BLOCK: before}, {BLOCK: other}).kinds == ("none",)

@@ -16,12 +16,32 @@ pytestmark = [
 ]
 
 BUMPS = {
-    "53f91f228": "b6b49e7e60", "cef687f5e": "f54403492e", "39fbc49cf": "ada8dfe6f2", "220827e4b": "118933a859",
-    "fab087edd": "07a23196d4", "7e1ba2828": "e22bcb09b9",
+    "53f91f228": "b6b49e7e60",
+    "cef687f5e": "f54403492e",
+    "39fbc49cf": "ada8dfe6f2",
+    "220827e4b": "118933a859",
+    "fab087edd": "07a23196d4",
+    "7e1ba2828": "e22bcb09b9",
 }
 # Commits whose subject or lines hold the words and that mean nothing for recompute.
-QUIET = ["2018704a4", "b3ba53aa6", "f36e5de7d", "644b9967d", "5960873f0", "1b66a8c11", "53d40d1bc", "6d6f2821b", "b19f2e775",
-         "14e85e49e", "7b1dc3791", "4a03c498f", "d12548a3c", "49ed36ed0", "ed56c0a0c", "86cdfa6b1"]
+QUIET = [
+    "2018704a4",
+    "b3ba53aa6",
+    "f36e5de7d",
+    "644b9967d",
+    "5960873f0",
+    "1b66a8c11",
+    "53d40d1bc",
+    "6d6f2821b",
+    "b19f2e775",
+    "14e85e49e",
+    "7b1dc3791",
+    "4a03c498f",
+    "d12548a3c",
+    "49ed36ed0",
+    "ed56c0a0c",
+    "86cdfa6b1",
+]
 
 
 @pytest.fixture(scope="module")

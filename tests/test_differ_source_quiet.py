@@ -43,50 +43,73 @@ def edited(*pairs: tuple[str, str]) -> str:
 
 QUIET = {
     "formatting": edited(
-        ("self.config.recompute_granularity == 'full' and self.training",
-         "(\n                    self.config.recompute_granularity\n                    == \"full\"\n"
-         "                    and self.training\n                )"),
-        ("self.layers[l], self.config.distribute_saved_activations, hidden_states, attention_mask\n",
-         "self.layers[l],\n                        self.config.distribute_saved_activations,\n"
-         "                        hidden_states,\n                        attention_mask,\n"),
+        (
+            "self.config.recompute_granularity == 'full' and self.training",
+            '(\n                    self.config.recompute_granularity\n                    == "full"\n'
+            "                    and self.training\n                )",
+        ),
+        (
+            "self.layers[l], self.config.distribute_saved_activations, hidden_states, attention_mask\n",
+            "self.layers[l],\n                        self.config.distribute_saved_activations,\n"
+            "                        hidden_states,\n                        attention_mask,\n",
+        ),
     ),
     "comments and docstrings": edited(
         ("# Checkpoint the whole layer.", "# Full recompute: every layer is its own unit."),
         ("Runs layers.", "Runs layers, with activation recompute (recompute_granularity)."),
     ),
     "type annotations": edited(
-        ("def forward(self, hidden_states, attention_mask, inference_context=None):",
-         "def forward(self, hidden_states: Tensor, attention_mask: Tensor, inference_context: Any = None) -> Tensor:"),
+        (
+            "def forward(self, hidden_states, attention_mask, inference_context=None):",
+            "def forward(self, hidden_states: Tensor, attention_mask: Tensor, inference_context: Any = None) -> Any:",
+        ),
         ("def __init__(self, config):", "def __init__(self, config: TransformerConfig) -> None:"),
     ),
     "a local variable is renamed": edited(
-        ("for l in range", "for layer_idx in range"), ("self.layers[l]", "self.layers[layer_idx]")),
+        ("for l in range", "for layer_idx in range"), ("self.layers[l]", "self.layers[layer_idx]")
+    ),
     "an attribute is renamed": edited(("recompute_norm", "recompute_input_norm")),
     "nesting and order of a condition": edited(
-        ("if self.config.recompute_granularity == 'full' and self.training:\n                for l",
-         "if self.training and not self.config.recompute_granularity != 'full':\n                for l"),
+        (
+            "if self.config.recompute_granularity == 'full' and self.training:\n                for l",
+            "if self.training and not self.config.recompute_granularity != 'full':\n                for l",
+        ),
     ),
     "a condition moves into a nested if": edited(
-        ("            if self.recompute_norm:\n                self.norm_checkpoint = tensor_parallel.CheckpointWithoutOutput()\n"
-         "                hidden_states = self.norm_checkpoint.checkpoint(self.norm, hidden_states)\n"
-         "            return hidden_states",
-         "            if not self.recompute_norm:\n                return hidden_states\n"
-         "            self.norm_checkpoint = tensor_parallel.CheckpointWithoutOutput()\n"
-         "            hidden_states = self.norm_checkpoint.checkpoint(self.norm, hidden_states)\n"
-         "            return hidden_states"),
+        (
+            "            if self.recompute_norm:\n"
+            "                self.norm_checkpoint = tensor_parallel.CheckpointWithoutOutput()\n"
+            "                hidden_states = self.norm_checkpoint.checkpoint(self.norm, hidden_states)\n"
+            "            return hidden_states",
+            "            if not self.recompute_norm:\n                return hidden_states\n"
+            "            self.norm_checkpoint = tensor_parallel.CheckpointWithoutOutput()\n"
+            "            hidden_states = self.norm_checkpoint.checkpoint(self.norm, hidden_states)\n"
+            "            return hidden_states",
+        ),
     ),
     "another statement of the function": edited(
-        ("            return hidden_states\n", "            hidden_states = self.final_norm(hidden_states)\n            return hidden_states\n")),
+        (
+            "            return hidden_states\n",
+            "            hidden_states = self.final_norm(hidden_states)\n            return hidden_states\n",
+        )
+    ),
     "a log line": edited(
-        ("            return hidden_states\n",
-         "            log_single_rank(logger, 'recompute is ' + str(self.config.recompute_granularity))\n"
-         "            return hidden_states\n")),
+        (
+            "            return hidden_states\n",
+            "            log_single_rank(logger, 'recompute is ' + str(self.config.recompute_granularity))\n"
+            "            return hidden_states\n",
+        )
+    ),
     "inference only": edited(
-        ("            if self.recompute_norm:\n",
-         "            if inference_context is not None:\n                return self.decode(hidden_states)\n"
-         "            if self.recompute_norm:\n")),
-    "the road to the configuration": edited(("self.config.recompute_granularity == 'full'",
-                                             "getattr(self.config, 'recompute_granularity') == 'full'")),
+        (
+            "            if self.recompute_norm:\n",
+            "            if inference_context is not None:\n                return self.decode(hidden_states)\n"
+            "            if self.recompute_norm:\n",
+        )
+    ),
+    "the road to the configuration": edited(
+        ("self.config.recompute_granularity == 'full'", "getattr(self.config, 'recompute_granularity') == 'full'")
+    ),
 }
 
 
@@ -108,16 +131,28 @@ MOVES = {
         {BLOCK: FORWARD, "megatron/core/recompute.py": "import torch\n"},
         {BLOCK: "import torch\n", "megatron/core/recompute.py": "import torch\n\n\n" + FORWARD},
     ),
-    "a class is renamed with its file": ({BLOCK: FORWARD}, {"megatron/core/hybrid.py": edited(("class Block(", "class Stack("))}),
+    "a class is renamed with its file": (
+        {BLOCK: FORWARD},
+        {"megatron/core/hybrid.py": edited(("class Block(", "class Stack("))},
+    ),
     "a method is extracted": (
         {BLOCK: FORWARD},
-        {BLOCK: edited(
-            ("            if self.recompute_norm:\n", "            return self.norm_step(hidden_states)\n\n"
-             "        def norm_step(self, hidden_states):\n            if self.recompute_norm:\n"))},
+        {
+            BLOCK: edited(
+                (
+                    "            if self.recompute_norm:\n",
+                    "            return self.norm_step(hidden_states)\n\n"
+                    "        def norm_step(self, hidden_states):\n            if self.recompute_norm:\n",
+                )
+            )
+        },
     ),
     "fields are reordered": (
         {CONFIG: "class C:\n    recompute_method: str = None\n    cpu_offloading: bool = False\n    a: int = 1\n"},
-        {CONFIG: "class C:\n    cpu_offloading: bool = False\n    a: int = 1\n    recompute_method: Optional[str] = None\n"},
+        {
+            CONFIG: "class C:\n    cpu_offloading: bool = False\n    a: int = 1\n"
+            "    recompute_method: Optional[str] = None\n"
+        },
     ),
     "CRLF line ends": ({BLOCK: FORWARD}, {BLOCK: FORWARD.replace("\n", "\r\n")}),
 }
@@ -129,11 +164,18 @@ def test_a_move_yields_nothing(repo, what):
     assert (changes.kinds, changes.source) == (("none",), ())
 
 
-@pytest.mark.parametrize("path", [
-    "tests/unit_tests/test_recompute.py", "docs/example.py", "README.md", "examples/gpt3/train.py",
-    "megatron/core/inference/engine.py", "megatron/training/theoretical_memory_usage.py",
-    "src/megatron/bridge/recipes/llama/llama3.py",
-])
+@pytest.mark.parametrize(
+    "path",
+    [
+        "tests/unit_tests/test_recompute.py",
+        "docs/example.py",
+        "README.md",
+        "examples/gpt3/train.py",
+        "megatron/core/inference/engine.py",
+        "megatron/training/theoretical_memory_usage.py",
+        "src/megatron/bridge/recipes/llama/llama3.py",
+    ],
+)
 def test_files_that_train_nothing_yield_nothing(repo, path):
     changes = changes_between(repo, {path: FORWARD}, {path: edited(("'full'", "'selective'"))})
     assert changes.kinds == ("none",)

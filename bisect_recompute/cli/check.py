@@ -17,11 +17,22 @@ _LINK = "3rdparty/Megatron-LM"
 
 @click.command("check", help="Settings that REV refuses, that have no effect, or that work against each other.")
 @click.argument("revision", metavar="REV", default="HEAD")
-@click.option("--repo", default=".", type=click.Path(path_type=Path), help="Repository (default: the working directory's).")
-@click.option("--recipe", "recipes", multiple=True, metavar="R",
-              help="Only these: a GLOB of module:function, or a probe recipe (YAML file or shipped name). Default: all.")
-@click.option("--submodule-repo", type=click.Path(path_type=Path), metavar="PATH",
-              help="Clone of Megatron-LM, for the validation of the revision that a Megatron-Bridge pins.")
+@click.option(
+    "--repo", default=".", type=click.Path(path_type=Path), help="Repository (default: the working directory's)."
+)
+@click.option(
+    "--recipe",
+    "recipes",
+    multiple=True,
+    metavar="R",
+    help="Only these: a GLOB of module:function, or a probe recipe (YAML file or shipped name). Default: all.",
+)
+@click.option(
+    "--submodule-repo",
+    type=click.Path(path_type=Path),
+    metavar="PATH",
+    help="Clone of Megatron-LM, for the validation of the revision that a Megatron-Bridge pins.",
+)
 @click.option("--json", "as_json", is_flag=True, help="One JSON document on standard output.")
 def command(revision, repo, recipes, submodule_repo, as_json):
     from bisect_recompute.differ.rules.check import check
@@ -35,17 +46,22 @@ def command(revision, repo, recipes, submodule_repo, as_json):
         found[name] = check(fields, validator, complete)
     if not found:
         what = f"no recipe matches {', '.join(recipes)}" if recipes else "no recipe"
-        raise UsageError(f"{what} at {commit.sha[:10]} in {repository.name}; name a probe recipe with --recipe recipes/x.yaml")
+        raise UsageError(
+            f"{what} at {commit.sha[:10]} in {repository.name}; name a probe recipe with --recipe recipes/x.yaml"
+        )
     if as_json:
-        document = {"revision": commit.sha, "validation": validator.name if validator else None,
-                    "recipes": {name: [dataclasses.asdict(f) for f in findings] for name, findings in found.items()}}
+        document = {
+            "revision": commit.sha,
+            "validation": validator.name if validator else None,
+            "recipes": {name: [dataclasses.asdict(f) for f in findings] for name, findings in found.items()},
+        }
         click.echo(json.dumps(document, indent=1, ensure_ascii=True))
     else:
         _print(found, validator, missing)
 
 
 def _validator(repository, sha: str, submodule_repo: Optional[Path]):
-    """The revision's own validation, with that of the Megatron-LM that it pins; and what to say where that is missing."""
+    """The revision's own validation with that of the Megatron-LM that it pins; and what to say where it is missing."""
     from bisect_recompute.differ.rules.validator import merged, read_validator
     from bisect_recompute.differ.source.submodule import submodule_clone
     from bisect_recompute.history.repository import Repository
@@ -61,12 +77,14 @@ def _validator(repository, sha: str, submodule_repo: Optional[Path]):
     inner = Repository(submodule_repo) if submodule_repo else submodule_clone(repository, path)
     if inner is None:
         return (own if own.checks else None), (
-            f"labels and checks of Megatron-LM {pinned[:10]} are not known: name a clone with --submodule-repo PATH")
+            f"labels and checks of Megatron-LM {pinned[:10]} are not known: name a clone with --submodule-repo PATH"
+        )
     try:
         inner.commit(pinned)
     except UsageError:
         return (own if own.checks else None), (
-            f"{inner.name} has no commit {pinned[:10]}, which this revision pins: `git fetch` there; its checks are left out")
+            f"{inner.name} has no commit {pinned[:10]}, which this revision pins, so its checks are left out: fetch it"
+        )
     return merged(own, read_validator(inner, pinned)), ""
 
 
@@ -97,8 +115,15 @@ def _probe_recipe(spec: str):
 
     recipe = load_recipe(spec)
     lines = Path(spec).read_text(encoding="utf-8").split("\n") if Path(spec).is_file() else []
-    values = {**recipe.parallel.model_dump(exclude={"ranks", "data_parallel_size"}), **recipe.model.stated(), "fp8": None, "fp4": None}
-    at = {name: next((i for i, text in enumerate(lines, 1) if text.strip().startswith(f"{name}:")), 0) for name in values}
+    values = {
+        **recipe.parallel.model_dump(exclude={"ranks", "data_parallel_size"}),
+        **recipe.model.stated(),
+        "fp8": None,
+        "fp4": None,
+    }
+    at = {
+        name: next((i for i, text in enumerate(lines, 1) if text.strip().startswith(f"{name}:")), 0) for name in values
+    }
     return {name: Setting("set", value, spec, at[name]) for name, value in values.items()}
 
 
@@ -115,7 +140,9 @@ def _print(found, validator, missing: str) -> None:
     rows = []
     for (kind, message, fix, source, file, line), names in shown.items():
         where = f"{file}:{line}" if file else ""
-        rows.append((kind, names[0] + (f" and {len(names) - 1} more" if len(names) > 1 else ""), message, fix, where, source))
+        rows.append(
+            (kind, names[0] + (f" and {len(names) - 1} more" if len(names) > 1 else ""), message, fix, where, source)
+        )
     rows.sort(key=lambda row: ("fails", "conflict", "inert", "note").index(row[0]))
     if rows:
         out.print(table(("", "recipe", "finding", "fix", "set at", "rule"), rows))
@@ -123,4 +150,7 @@ def _print(found, validator, missing: str) -> None:
         out.print(plain(f"note: {missing}"))
     total = sum(bool(f) for f in found.values())
     summary = ", ".join(f"{n} {kind}" for kind, n in kinds.most_common()) or "nothing found"
-    out.print(f"{len(found)} recipes checked{f' against {validator.name}' if validator else ''}: {summary}; {total} recipes concerned")
+    out.print(
+        f"{len(found)} recipes checked{f' against {validator.name}' if validator else ''}: {summary}; "
+        f"{total} recipes concerned"
+    )

@@ -1,4 +1,4 @@
-"""What each commit of a range changes in recompute settings and recompute source, and how much that makes it a suspect."""
+"""What each commit of a range changes in recompute settings and source, and how much that makes it a suspect."""
 
 from __future__ import annotations
 
@@ -13,9 +13,25 @@ from bisect_recompute.history.repository import Repository
 
 __all__ = ["Bump", "CommitChanges", "SettingChange", "SourceChange", "expand_submodules", "recompute_changes", "weight"]
 
-_ORDER = ("recipe-value", "recipe-added", "recipe-removed", "recipe-moved", "default", "checkpoint-site", "validation",
-          "submodule", "plumbing")
-_WEIGHT = {"recipe-value": 10.0, "default": 10.0, "checkpoint-site": 10.0, "submodule": 4.0, "validation": 2.0, "plumbing": 2.0}
+_ORDER = (
+    "recipe-value",
+    "recipe-added",
+    "recipe-removed",
+    "recipe-moved",
+    "default",
+    "checkpoint-site",
+    "validation",
+    "submodule",
+    "plumbing",
+)
+_WEIGHT = {
+    "recipe-value": 10.0,
+    "default": 10.0,
+    "checkpoint-site": 10.0,
+    "submodule": 4.0,
+    "validation": 2.0,
+    "plumbing": 2.0,
+}
 
 
 @dataclass(frozen=True)

@@ -29,15 +29,24 @@ def check(fields: Mapping[str, Setting], validator: Optional[Validator], complet
         if not any(set(finding.fields) <= set(f.fields) for f in found):
             found.append(finding)
     for rule in RULES:
-        found += [f for f in rule(settings) if not any(o.kind == "fails" and set(f.fields) <= set(o.fields) for o in found)]
+        found += [
+            f for f in rule(settings) if not any(o.kind == "fails" and set(f.fields) <= set(o.fields) for o in found)
+        ]
     return sorted(found, key=lambda f: (_ORDER.index(f.kind), f.rule, f.fields))
 
 
 def _unknown_fields(s: Settings) -> Iterator[Finding]:
     for name in sorted(SETTINGS) if s.validator and s.validator.defaults else ():
         if s.stated(name) and s.get(name) and not s.validator.has(name):
-            yield Finding("fails", "unknown-field", (name,), f"{name} is no field of this revision's configuration",
-                          s.validator.name, f"drop {name}", *s.place(name))
+            yield Finding(
+                "fails",
+                "unknown-field",
+                (name,),
+                f"{name} is no field of this revision's configuration",
+                s.validator.name,
+                f"drop {name}",
+                *s.place(name),
+            )
 
 
 def _labels(s: Settings) -> Iterator[Finding]:
@@ -51,28 +60,52 @@ def _labels(s: Settings) -> Iterator[Finding]:
             near = difflib.get_close_matches(str(label), accepted, n=1)
             fix = f"did you mean '{near[0]}'?" if near else f"accepted are {', '.join(sorted(accepted))}"
             place = s.validator.places[name]
-            used = (s.filled("recompute_granularity", place) == "selective" if name == "recompute_modules"
-                    else s.get("fine_grained_activation_offloading") is True)
-            yield Finding("fails" if used else "inert", "unknown-label", (name,), f"{name} does not accept {label!r}",
-                          f"{s.validator.name} {place[0]}:{place[1]}", fix, *s.place(name))
+            used = (
+                s.filled("recompute_granularity", place) == "selective"
+                if name == "recompute_modules"
+                else s.get("fine_grained_activation_offloading") is True
+            )
+            yield Finding(
+                "fails" if used else "inert",
+                "unknown-label",
+                (name,),
+                f"{name} does not accept {label!r}",
+                f"{s.validator.name} {place[0]}:{place[1]}",
+                fix,
+                *s.place(name),
+            )
 
 
 def _refused(s: Settings) -> Iterator[Finding]:
     told = set()
     for refusal in s.validator.checks if s.validator else ():
         place = refusal.file, refusal.line
-        if refusal.condition and refusal.condition not in told and holds(
-                refusal.condition, lambda name: s.look_up(name, place)):
+        if (
+            refusal.condition
+            and refusal.condition not in told
+            and holds(refusal.condition, lambda name: s.look_up(name, place))
+        ):
             told.add(refusal.condition)
             fields = _fields(refusal)
-            yield Finding("fails", "refused", fields, f"this revision refuses: {shown(refusal.condition)}",
-                          f"{s.validator.name} {refusal.file}:{refusal.line}", _fix(refusal), *s.place(*fields))
+            yield Finding(
+                "fails",
+                "refused",
+                fields,
+                f"this revision refuses: {shown(refusal.condition)}",
+                f"{s.validator.name} {refusal.file}:{refusal.line}",
+                _fix(refusal),
+                *s.place(*fields),
+            )
 
 
 def _fields(refusal: Check) -> tuple[str, ...]:
     """Fields that the condition reads, recompute and offload first."""
-    words = {w for clause in refusal.condition for literal in clause
-             for w in re.findall(r"(?<!['\"\w])[a-z_]\w*(?!['\"\w(])", literal)}
+    words = {
+        w
+        for clause in refusal.condition
+        for literal in clause
+        for w in re.findall(r"(?<!['\"\w])[a-z_]\w*(?!['\"\w(])", literal)
+    }
     names = [w for w in words if w not in ("not", "in", "is", "or", "and", "None", "len", "set", "model_cfg")]
     return tuple(sorted(names, key=lambda n: (not is_word(n), n)))
 
@@ -95,6 +128,8 @@ def _way_out(literal: str) -> Optional[str]:
         (r"^(\w+) > (\d+)$", "set {0} to {1}"),
     ):
         match = re.match(pattern, bare)
-        if match and (is_word(literal) or any(map(is_word, match.groups())) or "parallel" in literal or "cuda_graph" in literal):
+        if match and (
+            is_word(literal) or any(map(is_word, match.groups())) or "parallel" in literal or "cuda_graph" in literal
+        ):
             return way.format(*match.groups())
     return None

@@ -13,12 +13,26 @@ Lookup = Callable[[str], object]
 """Name of a field -> its value or UNKNOWN."""
 
 _COMPARE = {
-    ast.Eq: operator.eq, ast.NotEq: operator.ne, ast.Lt: operator.lt, ast.LtE: operator.le, ast.Gt: operator.gt,
-    ast.GtE: operator.ge, ast.Is: operator.is_, ast.IsNot: operator.is_not,
-    ast.In: lambda a, b: a in b, ast.NotIn: lambda a, b: a not in b,
+    ast.Eq: operator.eq,
+    ast.NotEq: operator.ne,
+    ast.Lt: operator.lt,
+    ast.LtE: operator.le,
+    ast.Gt: operator.gt,
+    ast.GtE: operator.ge,
+    ast.Is: operator.is_,
+    ast.IsNot: operator.is_not,
+    ast.In: lambda a, b: a in b,
+    ast.NotIn: lambda a, b: a not in b,
 }
-_BINARY = {ast.BitAnd: operator.and_, ast.BitOr: operator.or_, ast.Sub: operator.sub, ast.Add: operator.add,
-           ast.FloorDiv: operator.floordiv, ast.Mod: operator.mod, ast.Mult: operator.mul}
+_BINARY = {
+    ast.BitAnd: operator.and_,
+    ast.BitOr: operator.or_,
+    ast.Sub: operator.sub,
+    ast.Add: operator.add,
+    ast.FloorDiv: operator.floordiv,
+    ast.Mod: operator.mod,
+    ast.Mult: operator.mul,
+}
 _CALLS = {"len": len, "set": set, "bool": bool, "list": list}
 
 
@@ -77,7 +91,12 @@ def _value(node: ast.expr, lookup: Lookup) -> object:
     if isinstance(node, ast.Compare) and len(node.ops) == 1:
         left, right = _value(node.left, lookup), _value(node.comparators[0], lookup)
         return UNKNOWN if left is UNKNOWN or right is UNKNOWN else _COMPARE[type(node.ops[0])](left, right)
-    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in _CALLS and len(node.args) == 1:
+    if (
+        isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Name)
+        and node.func.id in _CALLS
+        and len(node.args) == 1
+    ):
         value = _value(node.args[0], lookup)
         return UNKNOWN if value is UNKNOWN else _CALLS[node.func.id](value)
     return UNKNOWN

@@ -12,10 +12,22 @@ from bisect_recompute.history.repository import Repository
 
 # What decides over an effect and is no setting that `show` follows.
 _SHAPE = (
-    "num_layers", "num_moe_experts", "moe_layer_freq", "moe_grouped_gemm", "multi_latent_attention", "attention_backend",
-    "transformer_impl", "moe_paged_stash", "hybrid_layer_pattern", "hybrid_override_pattern",
-    "moe_shared_expert_intermediate_size", "attention_dropout", "hidden_dropout", "moe_flex_dispatcher_backend",
-    "moe_token_dispatcher_type", "mtp_num_layers",
+    "num_layers",
+    "num_moe_experts",
+    "moe_layer_freq",
+    "moe_grouped_gemm",
+    "multi_latent_attention",
+    "attention_backend",
+    "transformer_impl",
+    "moe_paged_stash",
+    "hybrid_layer_pattern",
+    "hybrid_override_pattern",
+    "moe_shared_expert_intermediate_size",
+    "attention_dropout",
+    "hidden_dropout",
+    "moe_flex_dispatcher_backend",
+    "moe_token_dispatcher_type",
+    "mtp_num_layers",
 )
 
 

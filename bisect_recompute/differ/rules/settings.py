@@ -10,15 +10,35 @@ from bisect_recompute.differ.rules.validator import Validator
 
 # Where a recipe leaves these out nothing else sets them, so the configuration class's default stands. The shape of a
 # model does not belong here: a bridge takes it from the checkpoint's own configuration.
-_OWN_DEFAULT = frozenset({
-    "recompute_granularity", "recompute_method", "recompute_num_layers", "recompute_modules", "distribute_saved_activations",
-    "moe_layer_recompute", "cpu_offloading", "cpu_offloading_num_layers", "cpu_offloading_activations",
-    "cpu_offloading_weights", "fine_grained_activation_offloading", "offload_modules", "moe_paged_stash",
-    "tensor_model_parallel_size", "pipeline_model_parallel_size", "context_parallel_size", "sequence_parallel",
-    "overlap_moe_expert_parallel_comm", "cuda_graph_impl",
-})
-_WITHOUT_VALIDATOR = {"cpu_offloading": False, "fine_grained_activation_offloading": False, "recompute_granularity": None,
-                      "pipeline_model_parallel_size": 1}
+_OWN_DEFAULT = frozenset(
+    {
+        "recompute_granularity",
+        "recompute_method",
+        "recompute_num_layers",
+        "recompute_modules",
+        "distribute_saved_activations",
+        "moe_layer_recompute",
+        "cpu_offloading",
+        "cpu_offloading_num_layers",
+        "cpu_offloading_activations",
+        "cpu_offloading_weights",
+        "fine_grained_activation_offloading",
+        "offload_modules",
+        "moe_paged_stash",
+        "tensor_model_parallel_size",
+        "pipeline_model_parallel_size",
+        "context_parallel_size",
+        "sequence_parallel",
+        "overlap_moe_expert_parallel_comm",
+        "cuda_graph_impl",
+    }
+)
+_WITHOUT_VALIDATOR = {
+    "cpu_offloading": False,
+    "fine_grained_activation_offloading": False,
+    "recompute_granularity": None,
+    "pipeline_model_parallel_size": 1,
+}
 
 
 @dataclass(frozen=True)
@@ -65,7 +85,7 @@ class Settings:
         return value
 
     def look_up(self, name: str, before: tuple[str, int]) -> object:
-        """For a condition at a file and line of the validators: fields as filled by then, and the validators' local names."""
+        """For a condition at a file and line of the validators: fields as filled by then, and local names."""
         expression = self.validator.names.get(name) if self.validator else None
         if expression is not None and name not in self.fields:
             return evaluate(expression, lambda inner: self.filled(inner, before))
@@ -85,8 +105,11 @@ class Settings:
 
 PRECISIONS = {
     # (fp8, fp8_recipe, fp4) of the named mixed precision recipes
-    "delayed_scaling": ("hybrid", "delayed", None), "current_scaling": ("hybrid", "tensorwise", None),
-    "subchannel_scaling": ("hybrid", "blockwise", None), "mxfp8": ("e4m3", "mxfp8", None), "nvfp4": (None, UNKNOWN, "e2m1"),
+    "delayed_scaling": ("hybrid", "delayed", None),
+    "current_scaling": ("hybrid", "tensorwise", None),
+    "subchannel_scaling": ("hybrid", "blockwise", None),
+    "mxfp8": ("e4m3", "mxfp8", None),
+    "nvfp4": (None, UNKNOWN, "e2m1"),
 }
 
 

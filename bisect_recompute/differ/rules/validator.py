@@ -81,8 +81,12 @@ def read_validator(repository: Repository, sha: str) -> Validator:
 def merged(first: Validator, second: Validator) -> Validator:
     """Both at once: Bridge's own checks and those of the Megatron-LM that it pins."""
     return Validator(
-        f"{first.name} with {second.name}", first.checks + second.checks, {**first.labels, **second.labels},
-        {**first.places, **second.places}, {**first.defaults, **second.defaults}, first.fills + second.fills,
+        f"{first.name} with {second.name}",
+        first.checks + second.checks,
+        {**first.labels, **second.labels},
+        {**first.places, **second.places},
+        {**first.defaults, **second.defaults},
+        first.fills + second.fills,
         {**first.names, **second.names},
     )
 

@@ -49,8 +49,8 @@ def chunks(source: str) -> list[Chunk]:
 def reduced(old: Chunk, new: Chunk) -> tuple[Chunk, Chunk]:
     """Two versions of a long function without the statements that they share, which become blank lines.
 
-    What decides how others are read stays: early exits and nested functions; where an early exit differs all stays. Parsing a validator of a thousand lines for
-    one that changed is most of a diff's time otherwise.
+    What decides how others are read stays: early exits and nested functions; where an early exit differs all stays.
+    Parsing a validator of a thousand lines for one that changed is most of a diff's time otherwise.
     """
     sides = [_statement_blocks(chunk) for chunk in (old, new)]
     if not all(sides):
@@ -90,7 +90,7 @@ def _inside_string(source: str) -> set[int]:
     position, line, counted = 0, 0, 0
     while quote := _TRIPLE.search(source, position):
         begin = max(source.rfind("\n", 0, quote.start()) + 1, position)
-        before = _CLOSED.sub("", source[begin:quote.start()])
+        before = _CLOSED.sub("", source[begin : quote.start()])
         if "#" in before:
             position = source.find("\n", quote.start())
             if position < 0:

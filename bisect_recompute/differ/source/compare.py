@@ -1,4 +1,4 @@
-"""One commit's source changes about recompute: items of its old and new blocks, what is equal or only moved crossed out."""
+"""One commit's source changes about recompute: items of old and new blocks, the equal and moved ones crossed out."""
 
 from __future__ import annotations
 
@@ -72,10 +72,11 @@ class SourceDiffer:
         _reduce(before, after)
         for side in (before, after):
             side.found = _last_defaults(Placed(file, item) for file, chunk in side.blocks for item in _items(chunk))
+        regions = wording.regions(before.found, after.found)
         before.found, after.found = _cross_out(before.found, after.found)
         if before.found and after.found:
             before.found, after.found = cross_out_renamed(before, after)
-        return wording.settings(before, after), _sentences(before, after)
+        return wording.settings(before, after), _sentences(before, after, regions)
 
     def _side(self, files: list[tuple[str, str]]) -> Side:
         sources = {path: partial(self._source, blob) for path, blob in files}
@@ -94,8 +95,8 @@ class SourceDiffer:
         return "" if _LINK.fullmatch(source) else source
 
 
-def _sentences(before: Side, after: Side) -> list[SourceChange]:
-    found = wording.describe(before, after)
+def _sentences(before: Side, after: Side, regions: list[SourceChange]) -> list[SourceChange]:
+    found = wording.describe(before, after) + regions
     for more in (implementation.changes(before, after), remarks.changes(before, after)):
         told = {(c.file, c.symbol) for c in found if c.kind != "plumbing"}
         more = [c for c in more if (c.file, c.symbol) not in told]

@@ -17,8 +17,16 @@ ALWAYS: Condition = frozenset()
 _LIMIT = 24
 
 _NEGATED = {
-    ast.Eq: ast.NotEq, ast.NotEq: ast.Eq, ast.Is: ast.IsNot, ast.IsNot: ast.Is, ast.In: ast.NotIn,
-    ast.NotIn: ast.In, ast.Lt: ast.GtE, ast.GtE: ast.Lt, ast.Gt: ast.LtE, ast.LtE: ast.Gt,
+    ast.Eq: ast.NotEq,
+    ast.NotEq: ast.Eq,
+    ast.Is: ast.IsNot,
+    ast.IsNot: ast.Is,
+    ast.In: ast.NotIn,
+    ast.NotIn: ast.In,
+    ast.Lt: ast.GtE,
+    ast.GtE: ast.Lt,
+    ast.Gt: ast.LtE,
+    ast.LtE: ast.Gt,
 }
 _ROAD = re.compile(r"\b(?:self|config|cfg|args|model_config|transformer_config)\.(?=[A-Za-z_])")
 _GETATTR = re.compile(r"\bgetattr\((?:[\w.]+), '(\w+)'(?:, [\w.'\"-]+)?\)")
@@ -29,7 +37,7 @@ _EQUALS = re.compile(r"^(\w+) == ")
 
 
 def text(node: ast.AST) -> str:
-    """Source of ``node`` without the road to a setting: ``self.config.fp8``, ``config.fp8``, ``args.fp8`` are ``fp8``."""
+    """Source without the road to a setting: ``self.config.fp8``, ``config.fp8``, ``args.fp8`` are ``fp8``."""
     return applied(_ROAD.sub("", _GETATTR.sub(r"\1", ast.unparse(node))))
 
 
@@ -50,7 +58,12 @@ def when(node: ast.expr, positive: bool = True) -> Condition:
         return _compared(node, positive)
     if isinstance(node, ast.Constant):
         return ALWAYS if bool(node.value) == positive else _literal("False")
-    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "bool" and len(node.args) == 1:
+    if (
+        isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Name)
+        and node.func.id == "bool"
+        and len(node.args) == 1
+    ):
         return when(node.args[0], positive)
     return _literal(text(node) if positive else f"not {text(node)}")
 
@@ -61,8 +74,11 @@ def _compared(node: ast.Compare, positive: bool) -> Condition:
         pairs = [ast.Compare(sides[i], [op], [sides[i + 1]]) for i, op in enumerate(node.ops)]
         return when(ast.BoolOp(ast.And(), pairs), positive)
     operator, right = node.ops[0], node.comparators[0]
-    if isinstance(right, ast.Constant) and isinstance(right.value, bool) and isinstance(
-            operator, (ast.Is, ast.IsNot, ast.Eq, ast.NotEq)):  # `x is True`, `x == True`: x
+    if (
+        isinstance(right, ast.Constant)
+        and isinstance(right.value, bool)
+        and isinstance(operator, (ast.Is, ast.IsNot, ast.Eq, ast.NotEq))
+    ):  # `x is True`, `x == True`: x
         return when(node.left, positive == (right.value == isinstance(operator, (ast.Is, ast.Eq))))
     if isinstance(operator, (ast.In, ast.NotIn)) and isinstance(right, (ast.List, ast.Set, ast.Tuple)):
         right = ast.Tuple(sorted(right.elts, key=ast.unparse), ast.Load())
@@ -105,7 +121,7 @@ def alternatives(condition: Condition) -> list[Condition]:
 
 
 def simplified(condition: Condition) -> Condition:
-    """Without literals that another one implies: ``x == 'full'`` makes ``x``, ``x is not None`` and ``x != 'a'`` idle."""
+    """Without literals that another one implies: ``x == 'a'`` makes ``x``, ``x is not None`` and ``x != 'b'`` idle."""
     known = {m.group(1) for clause in condition if len(clause) == 1 for m in [_EQUALS.match(next(iter(clause)))] if m}
     if not known:
         return condition

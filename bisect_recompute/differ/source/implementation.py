@@ -16,7 +16,9 @@ from bisect_recompute.differ.source.words import is_word
 _SILENT = (ast.Import, ast.ImportFrom, ast.Pass, ast.Raise, ast.Assert)
 _DEFINES = re.compile(r"^\s*(?:async )?def ", re.M)
 _INDENT = re.compile(r"^(?:[bofe]>)+")
-_KEEPS = re.compile(r"save_for_backward|saved_tensors|untyped_storage|resize_|detach|copy_|storage|pin_memory|ctx\.\w+ =|\bdel\b")
+_KEEPS = re.compile(
+    r"save_for_backward|saved_tensors|untyped_storage|resize_|detach|copy_|storage|pin_memory|ctx\.\w+ =|\bdel\b"
+)
 
 
 def changes(before, after) -> list[SourceChange]:
@@ -33,8 +35,15 @@ def changes(before, after) -> list[SourceChange]:
             number, code = line
             code = _INDENT.sub("", code)
             what = "what it keeps alive changes" if _KEEPS.search(code) else "how it works changes"
-            out.append(SourceChange(file, chunk.symbol, "checkpoint-site", number,
-                                    f"{chunk.symbol} is recompute's own code: {what} for every run that uses it ({code[:100]})"))
+            out.append(
+                SourceChange(
+                    file,
+                    chunk.symbol,
+                    "checkpoint-site",
+                    number,
+                    f"{chunk.symbol} is recompute's own code: {what} for every run that uses it ({code[:100]})",
+                )
+            )
     return out
 
 

@@ -11,16 +11,40 @@ from typing import Iterable, Iterator, NamedTuple, Optional
 from bisect_recompute.differ.source.chunks import Chunk
 from bisect_recompute.differ.source.conditions import ALWAYS, Condition, alternatives, both, simplified, text, when
 from bisect_recompute.differ.source.syntax import (
-    called, default_of, functions_in, is_nothing, last, names, value_of, walk,
+    called,
+    default_of,
+    functions_in,
+    is_nothing,
+    last,
+    names,
+    value_of,
+    walk,
 )
 from bisect_recompute.differ.source.words import NEIGHBOURS, SETTINGS, is_word
 
 _INFERENCE = re.compile(r"inference|decode")
-_SURROUNDINGS = re.compile(r"tensor_model_parallel_group|tp_group|pg_collection|process_groups?\b|rng_(?:states_)?tracker")
+_SURROUNDINGS = re.compile(
+    r"tensor_model_parallel_group|tp_group|pg_collection|process_groups?\b|rng_(?:states_)?tracker"
+)
 """Arguments of a site that name where it runs, not what it keeps."""
 _DISK = frozenset({"dist_checkpointing", "dcp", "saver", "loader"})
-_SPEECH = frozenset({"print", "warn", "warning", "info", "debug", "print_rank_0", "log_single_rank", "warn_rank_0",
-                     "log_on_each_pipeline_stage", "deprecated", "debug_rank", "nvtx_range_push", "nvtx_range_pop"})
+_SPEECH = frozenset(
+    {
+        "print",
+        "warn",
+        "warning",
+        "info",
+        "debug",
+        "print_rank_0",
+        "log_single_rank",
+        "warn_rank_0",
+        "log_on_each_pipeline_stage",
+        "deprecated",
+        "debug_rank",
+        "nvtx_range_push",
+        "nvtx_range_pop",
+    }
+)
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 
@@ -37,8 +61,8 @@ class Item:
     line: int = field(compare=False)
     inside: frozenset = field(default=frozenset(), compare=False)
     """Sites: callees within the checkpointed function."""
-    outside: frozenset = field(default=frozenset(), compare=False)
-    """Sites: callees of the enclosing function elsewhere."""
+    outside_only: frozenset = field(default=frozenset(), compare=False)
+    """Sites: callees that stand only elsewhere in the enclosing function."""
 
 
 class Test(NamedTuple):
@@ -73,7 +97,7 @@ def parsed(chunk: Chunk) -> tuple[list[ast.stmt], int]:
 
 
 class _Reader:
-    """Walks statements; ``guard`` holds the tests that lead to them, turned into a condition only where one is needed."""
+    """Walks statements; ``guard``: the tests that lead to them, turned into a condition only where one is needed."""
 
     def __init__(self, offset: int):
         self.offset = offset
@@ -98,8 +122,11 @@ class _Reader:
         elif isinstance(node, _FUNCTIONS):
             yield from self.definition(node, symbol, guard)
         elif isinstance(node, (ast.For, ast.AsyncFor, ast.While, ast.With, ast.AsyncWith)):
-            heads = [i.context_expr for i in node.items] if hasattr(node, "items") else [
-                node.test if isinstance(node, ast.While) else node.iter]
+            heads = (
+                [i.context_expr for i in node.items]
+                if hasattr(node, "items")
+                else [node.test if isinstance(node, ast.While) else node.iter]
+            )
             yield from self.expressions(node, heads, symbol, guard)
             yield from self.block(node.body, symbol, guard)
             yield from self.block(getattr(node, "orelse", []), symbol, guard)
@@ -126,8 +153,10 @@ class _Reader:
             self.nested = {n.name: n for n in functions_in(node.body)}
         arguments = node.args
         positional = [*arguments.posonlyargs, *arguments.args]
-        defaults = [*zip(positional[len(positional) - len(arguments.defaults):], arguments.defaults),
-                    *zip(arguments.kwonlyargs, arguments.kw_defaults)]
+        defaults = [
+            *zip(positional[len(positional) - len(arguments.defaults) :], arguments.defaults),
+            *zip(arguments.kwonlyargs, arguments.kw_defaults),
+        ]
         for argument, default in defaults:
             if default is not None and is_word(argument.arg):
                 yield self.item("use", argument.arg, f"parameter {argument.arg}={text(default)}", (), name, default)
@@ -156,7 +185,8 @@ class _Reader:
         found = list(self.calls(node, [value], symbol, guard))
         yield from found
         decides = any(is_word(n) for t in targets for n in names(t)) or (
-            isinstance(value, (ast.Compare, ast.BoolOp, ast.IfExp)) and any(map(is_word, names(value))))
+            isinstance(value, (ast.Compare, ast.BoolOp, ast.IfExp)) and any(map(is_word, names(value)))
+        )
         if found:
             return
         if not decides and name != "__all__":
@@ -207,7 +237,7 @@ class _Reader:
         arguments += sorted(f"{k.arg}={text(k.value)}" if k.arg else f"**{text(k.value)}" for k in call.keywords)
         arguments = [a for a in arguments if not _SURROUNDINGS.search(a)]
         inside = self.region(call.args[0]) if call.args else frozenset()
-        outside = called(self.function) if inside else frozenset()
+        outside = called(self.function) - inside if inside else frozenset()
         return self.item("site", text(call.func), "\n".join(arguments), guard, symbol, call, inside, outside)
 
     def is_site(self, callee: ast.expr) -> bool:
@@ -221,7 +251,8 @@ class _Reader:
             return owner not in _DISK and not (owner and "optimizer" in owner)
         nested = self.nested.get(name) if self.function and is_word(self.function.name) else None
         return nested is not None and any(
-            isinstance(n, ast.Call) and (last(n.func) == "checkpoint" or is_word(last(n.func) or "")) for n in walk(nested)
+            isinstance(n, ast.Call) and (last(n.func) == "checkpoint" or is_word(last(n.func) or ""))
+            for n in walk(nested)
         )
 
     def region(self, wrapped: ast.expr) -> frozenset[str]:
@@ -235,7 +266,9 @@ class _Reader:
         words = {k.arg: k.value for k in call.keywords}
         flags = [a.value for a in call.args if isinstance(a, ast.Constant) and isinstance(a.value, str)]
         dest = words.get("dest")
-        fields = [f.lstrip("-").replace("-", "_") for f in flags] + ([dest.value] if isinstance(dest, ast.Constant) else [])
+        fields = [f.lstrip("-").replace("-", "_") for f in flags] + (
+            [dest.value] if isinstance(dest, ast.Constant) else []
+        )
         if any(isinstance(f, str) and (is_word(f) or f in NEIGHBOURS) for f in fields):
             action = words["action"].value if isinstance(words.get("action"), ast.Constant) else None
             implied = {"store_true": "False", "store_false": "True"}.get(action, "None")

@@ -29,8 +29,15 @@ def changes(before, after) -> list[SourceChange]:
         if gone or came:
             line = next((s.line for s in _statements(chunk) if came and s.text() in came), chunk.line)
             code = sorted(came or gone)[0][-100:]
-            out.append(SourceChange(file, chunk.symbol, "checkpoint-site", line,
-                                    f"what happens during activation recompute changes: {'' if came else 'without '}{code}"))
+            out.append(
+                SourceChange(
+                    file,
+                    chunk.symbol,
+                    "checkpoint-site",
+                    line,
+                    f"what happens during activation recompute changes: {'' if came else 'without '}{code}",
+                )
+            )
     return out
 
 

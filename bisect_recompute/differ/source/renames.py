@@ -1,4 +1,4 @@
-"""Crosses out items that differ only by a name that went and another that came: variable, attribute, field, function."""
+"""Crosses out items that differ only by a name that went and another that came."""
 
 from __future__ import annotations
 
@@ -61,7 +61,8 @@ def _bound(names: set[str], blocks) -> set[str]:
     for name in names:
         n = re.escape(name)
         binding = re.compile(
-            rf"\b{n}\s*(?::[^=\n()]*)?=(?!=)|\b(?:def|class|for|as|import|lambda)\s+{n}\b|^\s*{n}\s*[:,]|[(,]\s*{n}\s*(?:[:,)]|in\b)", re.M
+            rf"\b{n}\s*(?::[^=\n()]*)?=(?!=)|\b(?:def|class|for|as|import|lambda)\s+{n}\b|^\s*{n}\s*[:,]|[(,]\s*{n}\s*(?:[:,)]|in\b)",
+            re.M,
         )
         if any(name in chunk.text and binding.search(chunk.text) for _, chunk in blocks):
             out.add(name)

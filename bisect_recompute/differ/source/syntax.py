@@ -16,7 +16,7 @@ def last(node: Optional[ast.AST]) -> Optional[str]:
 
 
 def walk(node: ast.AST) -> Iterator[ast.AST]:
-    """``node`` and everything in it, in no particular order (ast.walk takes twice the time, which is most of a diff's)."""
+    """``node`` and everything in it, in no particular order (ast.walk takes twice the time)."""
     stack = [node]
     while stack:
         node = stack.pop()

@@ -19,8 +19,15 @@ def describe(before, after) -> list[SourceChange]:
     out, kept = _whole(before, after)
     for index, placed in kept:
         roles[placed.item.role][index].append(placed)
-    for role, tell in (("default", _defaults), ("argument", _arguments), ("labels", _labels), ("fail", _fails),
-                       ("site", _sites), ("decision", _decisions), ("fill", _decisions)):
+    for role, tell in (
+        ("default", _defaults),
+        ("argument", _arguments),
+        ("labels", _labels),
+        ("fail", _fails),
+        ("site", _sites),
+        ("decision", _decisions),
+        ("fill", _decisions),
+    ):
         out += tell(*roles[role], before, after)
     loud = {(c.file, c.symbol) for c in out}
     out += _uses(roles["use"], roles["branch"], loud)
@@ -43,9 +50,13 @@ def _whole(before, after):
     if gone and came:
         kept += [(index, p) for index in (0, 1) for group in containers[index].values() for p in group]
         return [], kept
-    out = [_comes_or_goes(file, top, group, came=False) for (file, top), group in gone.items() if _loud(group)
-           # a legacy tree that goes takes nothing from anybody who does not fail at once
-           and "legacy" not in file]
+    out = [
+        _comes_or_goes(file, top, group, came=False)
+        for (file, top), group in gone.items()
+        if _loud(group)
+        # a legacy tree that goes takes nothing from anybody who does not fail at once
+        and "legacy" not in file
+    ]
     if out or any(p.item.role != "use" for _, p in kept):
         # By itself a new class changes nothing for anybody; beside other changes it belongs to the picture.
         out += [_comes_or_goes(file, top, group, came=True) for (file, top), group in came.items() if _loud(group)]
@@ -60,9 +71,32 @@ def _comes_or_goes(file, top, group, came: bool) -> SourceChange:
     loud = _loud(group)
     sites = sum(p.item.role == "site" for p in loud)
     what = f"{sites} checkpoint site{'s' if sites != 1 else ''}" if sites else "recompute conditions"
-    detail = (f"{top} is new and has {what}: runs that do not use it do not change" if came else
-              f"{top} is removed with its {what}: runs that use it fail or must use another class")
+    detail = (
+        f"{top} is new and has {what}: runs that do not use it do not change"
+        if came
+        else f"{top} is removed with its {what}: runs that use it fail or must use another class"
+    )
     return SourceChange(file, top, "plumbing" if came else "checkpoint-site", min(p.item.line for p in loud), detail)
+
+
+def regions(old, new) -> list[SourceChange]:
+    """Sites as before whose checkpointed local function now holds calls that stood outside it, or the reverse."""
+    was = {(p.file, p.item.symbol, p.item): p.item for p in old if p.item.inside}
+    out = []
+    for p in new:
+        before, now = was.get((p.file, p.item.symbol, p.item)), p.item
+        if before is None or before.inside == now.inside:
+            continue
+        into = (now.inside - before.inside) & before.outside_only - now.outside_only
+        out_of = (before.inside - now.inside) & now.outside_only
+        parts = [
+            f"{verb} {', '.join(sorted(names))}"
+            for verb, names in (("now also recomputes", into), ("no longer recomputes", out_of))
+            if names
+        ]
+        if parts:
+            out.append(_change(p, "checkpoint-site", f"{_what(now)}: {'; '.join(parts)}"))
+    return out
 
 
 def settings(before, after) -> list[SettingChange]:
@@ -74,7 +108,9 @@ def settings(before, after) -> list[SettingChange]:
             if was and now and not _same_default(was, now):
                 field = now.item.subject.lstrip("-").replace("-", "_")
                 holder = now.item.symbol if role == "default" else f"{now.item.symbol} {now.item.subject}"
-                out.append(SettingChange(holder, field, _literal(_first(was)), _literal(_first(now)), now.file, now.item.line))
+                out.append(
+                    SettingChange(holder, field, _literal(_first(was)), _literal(_first(now)), now.file, now.item.line)
+                )
     return out
 
 
@@ -118,8 +154,12 @@ def _defaults(old, new, before, after):
         name, owner = placed.item.subject, placed.item.symbol
         if was and now:
             if not _same_default(was, now):
-                yield _change(now, "default", f"{owner}.{name} now defaults to {now.item.content} (was {was.item.content}): "
-                                              "runs that leave it out change")
+                yield _change(
+                    now,
+                    "default",
+                    f"{owner}.{name} now defaults to {now.item.content} (was {was.item.content}): "
+                    "runs that leave it out change",
+                )
         elif name in NEIGHBOURS:
             continue
         elif f"{owner}.{name}" in (after.symbols if was else before.symbols):
@@ -127,10 +167,15 @@ def _defaults(old, new, before, after):
         elif now:
             on = now.item.content == "True"
             effect = "in effect for runs that do not set it" if on else "nothing changes for runs that do not set it"
-            yield _change(now, "default" if on else "plumbing", f"new field {owner}.{name}, default {now.item.content}: {effect}")
+            yield _change(
+                now, "default" if on else "plumbing", f"new field {owner}.{name}, default {now.item.content}: {effect}"
+            )
         else:
-            yield _change(was, "plumbing", f"field {owner}.{name} (default {was.item.content}) is gone: "
-                                           "setting it has no effect or fails")
+            yield _change(
+                was,
+                "plumbing",
+                f"field {owner}.{name} (default {was.item.content}) is gone: setting it has no effect or fails",
+            )
 
 
 def _arguments(old, new, before, after):
@@ -154,8 +199,11 @@ def _labels(old, new, before, after):
     for was, now in _pairs(old, new, lambda p: p.item.subject):
         placed = now or was
         a, b = (set(p.item.content.split()) if p else set() for p in (was, now))
-        parts = [f"{word} {', '.join(sorted(labels))}" for word, labels in (("now accepts", b - a), ("no longer accepts", a - b))
-                 if labels]
+        parts = [
+            f"{word} {', '.join(sorted(labels))}"
+            for word, labels in (("now accepts", b - a), ("no longer accepts", a - b))
+            if labels
+        ]
         if parts:
             yield _change(placed, "validation", f"{placed.item.subject} {' and '.join(parts)}")
 
@@ -173,12 +221,14 @@ def _fails(old, new, before, after):
 
 
 def _sites(old, new, before, after):
-    for key in (lambda p: (p.item.symbol, p.item.subject, p.item.content),
-                lambda p: (p.item.symbol, p.item.subject, p.item.guard),
-                lambda p: (p.item.symbol, p.item.subject),
-                lambda p: (p.item.symbol.rpartition(".")[2], p.item.subject, p.item.content),
-                lambda p: (p.item.subject, p.item.content),
-                lambda p: (p.item.subject, p.item.content.split("\n")[0])):
+    for key in (
+        lambda p: (p.item.symbol, p.item.subject, p.item.content),
+        lambda p: (p.item.symbol, p.item.subject, p.item.guard),
+        lambda p: (p.item.symbol, p.item.subject),
+        lambda p: (p.item.symbol.rpartition(".")[2], p.item.subject, p.item.content),
+        lambda p: (p.item.subject, p.item.content),
+        lambda p: (p.item.subject, p.item.content.split("\n")[0]),
+    ):
         left_old, left_new = [], []
         for was, now in _pairs(old, new, key):
             if was and now:

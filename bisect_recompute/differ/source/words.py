@@ -5,20 +5,42 @@ from __future__ import annotations
 import re
 from functools import lru_cache
 
-SETTINGS = frozenset({
-    "recompute_granularity", "recompute_method", "recompute_num_layers", "recompute_modules",
-    "distribute_saved_activations", "moe_layer_recompute", "recompute_activations",
-    "cpu_offloading", "cpu_offloading_num_layers", "cpu_offloading_activations", "cpu_offloading_weights",
-    "cpu_offloading_double_buffering", "cpu_offloading_retain_pinned_cpu_buffers",
-    "fine_grained_activation_offloading", "offload_modules", "min_offloaded_tensor_size",
-})
+SETTINGS = frozenset(
+    {
+        "recompute_granularity",
+        "recompute_method",
+        "recompute_num_layers",
+        "recompute_modules",
+        "distribute_saved_activations",
+        "moe_layer_recompute",
+        "recompute_activations",
+        "cpu_offloading",
+        "cpu_offloading_num_layers",
+        "cpu_offloading_activations",
+        "cpu_offloading_weights",
+        "cpu_offloading_double_buffering",
+        "cpu_offloading_retain_pinned_cpu_buffers",
+        "fine_grained_activation_offloading",
+        "offload_modules",
+        "min_offloaded_tensor_size",
+    }
+)
 """Fields that a recipe sets; assigning one inside a validator changes it for everybody."""
 
-NEIGHBOURS = frozenset({
-    "sequence_parallel", "cuda_graph_impl", "cuda_graph_scope", "cuda_graph_modules", "enable_cuda_graph",
-    "external_cuda_graph", "moe_shared_expert_overlap", "overlap_moe_expert_parallel_comm",
-    "attention_backend", "transformer_impl",
-})
+NEIGHBOURS = frozenset(
+    {
+        "sequence_parallel",
+        "cuda_graph_impl",
+        "cuda_graph_scope",
+        "cuda_graph_modules",
+        "enable_cuda_graph",
+        "external_cuda_graph",
+        "moe_shared_expert_overlap",
+        "overlap_moe_expert_parallel_comm",
+        "attention_backend",
+        "transformer_impl",
+    }
+)
 """Fields whose default decides whether a recompute setting has an effect."""
 
 # "precompute" is something else; so is moving optimizer state, weights or a key-value cache to the host.
@@ -30,13 +52,34 @@ _RECOMPUTE = (
 _OFFLOAD = r"(?:^|_)off(?:load|_interface)|Offload(?!.*(?:Optim|Param|State))|OFFLOAD_MGR"
 _NOT_OFFLOAD = re.compile(
     r"optim|inference|to_cpu|kv_cache|grad|rl_|state|params?_|weights?_when|HybridDevice|uncheckpointed|_recompute_wrapper"
-    r"|recompute_w_u|latest_checkpointed", re.I)
+    r"|recompute_w_u|latest_checkpointed",
+    re.I,
+)
 _WORD = re.compile(f"{_RECOMPUTE}|{_OFFLOAD}", re.I)
 _STEMS = (
-    "recomput", "offload", "off_interface", "save_original_input", "saved_activations", "paged_stash", "checkpointed",
-    ".checkpoint(", " checkpoint(", "(checkpoint(", "=checkpoint(", "te_checkpoint", "checkpointwithout", "checkpointfunction",
-    "checkpoint_without", "checkpoint_handler", "checkpoint_activation", "checkpoint_core_attention", "activation_checkpoint",
-    "activations_checkpoint", "gradient_checkpoint", "activation checkpoint", "gradient checkpoint",
+    "recomput",
+    "offload",
+    "off_interface",
+    "save_original_input",
+    "saved_activations",
+    "paged_stash",
+    "checkpointed",
+    ".checkpoint(",
+    " checkpoint(",
+    "(checkpoint(",
+    "=checkpoint(",
+    "te_checkpoint",
+    "checkpointwithout",
+    "checkpointfunction",
+    "checkpoint_without",
+    "checkpoint_handler",
+    "checkpoint_activation",
+    "checkpoint_core_attention",
+    "activation_checkpoint",
+    "activations_checkpoint",
+    "gradient_checkpoint",
+    "activation checkpoint",
+    "gradient checkpoint",
 )
 _NEIGHBOUR_STEMS = (*sorted(NEIGHBOURS), *sorted(name.replace("_", "-") for name in NEIGHBOURS))
 
@@ -48,7 +91,8 @@ def may_speak(text: str) -> bool:
 
 
 REMARK = re.compile(
-    r"activations? recomput|recomput\w* (?:forward|activation|pass)|(?:gradient|activations?) (?:re)?checkpoint|checkpoint recomput",
+    r"activations? recomput|recomput\w* (?:forward|activation|pass)|checkpoint recomput"
+    r"|(?:gradient|activations?) (?:re)?checkpoint",
     re.I,
 )
 """In a comment: ties the code under it to activation recompute although no name in it does."""
