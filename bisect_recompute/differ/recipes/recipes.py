@@ -100,8 +100,8 @@ def read_config(interpreter: Interpreter, cell: Cell, config: Any) -> Optional[R
         return None
     slot = config.attrs.get("model")
     if slot is None:
-        # A data set's configuration, or a model's; the second has the fields itself and is no recipe.
-        if not cell.name.endswith("_config") or any(n in config.attrs for n in names.MODEL):
+        # A data set's configuration, or a model's; the second has such fields itself and is no recipe.
+        if not cell.name.endswith("_config") or any(n in config.attrs for n in names.MODEL if n != "seq_length"):
             return None
         return RecipeState(cell, {name: UNSET for name in names.ALL}, has_model=False)
     model = slot[0]
