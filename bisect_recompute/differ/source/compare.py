@@ -44,11 +44,15 @@ class Side:
 
     def __post_init__(self):
         self.symbols = {chunk.symbol for _, chunk in self.everything}
+        self._defined = {name: True for symbol in self.symbols for name in symbol.split(".")}
 
     def defines(self, name: str) -> bool:
         """A changed file holds a class or function of this name."""
-        pattern = re.compile(rf"^[ \t]*(?:class|(?:async )?def)[ \t]+{re.escape(name)}\b", re.M)
-        return any(pattern.search(source()) for source in self.files.values())
+        if name not in self._defined:
+            pattern = re.compile(rf"^[ \t]*(?:class|(?:async )?def)[ \t]+{re.escape(name)}\b", re.M)
+            sources = (source() for source in self.files.values())
+            self._defined[name] = any(name in source and pattern.search(source) for source in sources)
+        return self._defined[name]
 
 
 class SourceDiffer:
