@@ -7,7 +7,7 @@ import inspect
 from typing import Any, Optional
 
 from bisect_recompute.differ.recipes.classes import BOUNDARY
-from bisect_recompute.differ.recipes.state import Frame, Imprecise, Raised
+from bisect_recompute.differ.recipes.state import Exhausted, Frame, Imprecise, Raised
 from bisect_recompute.differ.recipes.values import (
     HEAP, MISSING, TAINT, ADict, Bound, Class, Container, EnumMember, External, Func, Method, Module, Obj, Partial,
     Super, Unknown, describe, is_primitive,
@@ -207,8 +207,7 @@ class Calls:
         self.depth += 1
         try:
             if self.depth > MAX_DEPTH:
-                self.one_off = True
-                raise Imprecise("calls are nested too deeply")
+                raise Exhausted("its calls are nested too deeply")
             return run()
         except Imprecise as error:
             self.undo(mark)

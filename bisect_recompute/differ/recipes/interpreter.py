@@ -72,8 +72,8 @@ class Interpreter(Statements, Expressions, Calls, Classes, Library, Launcher, Mo
             raise Failed(f"running it raises {kind}{': ' + error.text if error.text else ''}") from None
         except Imprecise as error:
             raise Failed(error.reason) from None
-        except Exhausted:
-            raise Failed("it takes too many steps") from None
+        except Exhausted as error:
+            raise Failed(str(error)) from None
         except RecursionError:
             raise Failed("it is nested too deeply") from None
         finally:

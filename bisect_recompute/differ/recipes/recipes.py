@@ -99,6 +99,8 @@ def read_config(interpreter: Interpreter, cell: Cell, config: Any) -> Optional[R
     if not isinstance(config, Obj):
         return None
     slot = config.attrs.get("model")
+    if TAINT in config.attrs and slot is None:
+        return failed_state(cell, config.attrs[TAINT][0])
     if slot is None:
         # A data set's configuration, or a model's; the second has such fields itself and is no recipe.
         if not cell.name.endswith("_config") or any(n in config.attrs for n in names.MODEL if n != "seq_length"):

@@ -20,7 +20,7 @@ class Statements:
     def execute(self, frame: Frame, node: ast.stmt) -> Optional[tuple]:
         self.steps += 1
         if self.steps > MAX_STEPS:
-            raise Exhausted
+            raise Exhausted("it takes too many steps")
         handler = self.statements.get(type(node))
         if handler is None:
             raise Imprecise(f"{type(node).__name__} statement")
@@ -229,7 +229,7 @@ class Statements:
         while True:
             self.steps += 1
             if self.steps > MAX_STEPS:
-                raise Exhausted
+                raise Exhausted("it takes too many steps")
             truth = self.truth(self.eval(frame, node.test))
             if truth is None:
                 return self._weak_loop(frame, lambda: (self.eval(frame, node.test), self.block(frame, node.body))[1])
