@@ -1,3 +1,4 @@
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from probe_results import tensors
@@ -36,15 +37,12 @@ def test_a_rewritten_and_a_new_line_count_once():
     assert found[3] == 2
 
 
-def test_of_two_rewritten_lines_the_one_unlike_any_before_is_new():
+@pytest.mark.parametrize("new", ["x_linear + glu_linear_offset", "a_linear + glu_linear_offset"])
+def test_of_two_rewritten_lines_the_one_unlike_any_before_is_new(new):
     good = [tensors(MLP, (64, 8), 160, line=191)]
     bad = [tensors(MLP, (64, 8), 160, line=209), tensors(MLP, (64, 8), 80, line=210)]
-    (found,) = told(
-        good,
-        bad,
-        {191: "return activation_func(x[0]) * x[1]"},
-        {209: "return activation_func(x_glu) * (", 210: "x_linear + glu_linear_offset"},
-    )
+    old, rewritten = "return activation_func(x[0]) * x[1]", "return activation_func(x_glu) * ("
+    (found,) = told(good, bad, {191: old}, {209: rewritten, 210: new})
     assert (found[3], found[6]) == (80, 210)
 
 
