@@ -26,8 +26,9 @@ def searched(repo: GitRepo, spec: str, sides: dict[int, str], first_parent=True,
 
 def test_git_names_the_same_first_bad_commit(repo):
     shas = repo.linear(10)
-    # Candidate i is shas[i + 1]. The bad answer above the culprit came last, as happens with two probes at once.
-    sides = {-1: "good", 8: "bad", 3: "good", 4: "bad", 6: "bad", 2: "skip"}
+    # Candidate i is shas[i + 1]. A bad answer above the culprit came after it, as happens with two probes at once, and a
+    # good one, which the search had ignored.
+    sides = {-1: "good", 8: "bad", 3: "good", 4: "bad", 6: "bad", 2: "skip", 7: "good"}
     log = bisect_log(searched(repo, f"{shas[0]}..{shas[9]}", sides, culprit=4, last_good=3, suspects=(4,)))
     assert f"{shas[5]} is the first bad commit" in replay(repo, log)
     assert log.splitlines()[0] == f"git bisect start '--first-parent' '{shas[9]}' '{shas[0]}'"
@@ -56,7 +57,7 @@ def test_a_commit_inside_a_merged_branch(repo):
     span = Repository(repo.path).range(f"{base}..{tip}", first_parent=False)
     index = {commit.sha: i for i, commit in enumerate(span.commits)}
     search = Search([1.0] * len(span.commits), span.parents())
-    # Good, and no ancestor of the culprit: git would ask for their merge base to be tested.
+    # Good, and no ancestor of the culprit.
     sides = {index[beside]: "good"}
     search.record(index[beside], "good")
     while not search.finished:
