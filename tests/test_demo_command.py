@@ -80,6 +80,13 @@ def test_memory_shift_is_what_the_shapes_say(finished):
     assert verdict["metrics"]["throughput"]["bad"] > verdict["metrics"]["throughput"]["good"]
 
 
+def test_names_the_setting(finished):
+    verdict, _ = finished
+    assert verdict["cause"]["kind"] == "setting"
+    change = next(c for c in verdict["cause"]["changes"] if c["recipe"].endswith("llama3_8b_pretrain_config"))
+    assert {key: change[key] for key in MANIFEST["culprit_change"]} == MANIFEST["culprit_change"]
+
+
 def test_unpacks_once_to_the_shipped_commits(tmp_path, monkeypatch):
     monkeypatch.setenv("BISECT_RECOMPUTE_CACHE", str(tmp_path))
     stream = demo_folder() / "history.fast-export"

@@ -16,6 +16,7 @@ from bisect_recompute.driver.search import Search, Side
 from bisect_recompute.measurement.journal import Journal
 from bisect_recompute.measurement.judge import Judge
 from bisect_recompute.measurement.shift import compare
+from bisect_recompute.probe.recipe import RecipeFunction
 from bisect_recompute.probe.result import ProbeResult
 from bisect_recompute.verdict.findings import Findings
 
@@ -66,7 +67,8 @@ class _Investigation:
             self.recorder.warm_up()
         answers = self._start(missing)
         # The differ and the file lists of all commits are ready by the time that the probes are.
-        self.changes = recompute_changes(self.plan.repository, self.plan.range.commits)
+        self.changes = recompute_changes(self.plan.repository, self.plan.range.commits,
+                                         recipes=isinstance(self.plan.recipe, RecipeFunction))
         for commit in self.plan.range.commits:
             self.plan.repository.tree(commit.sha)
         for index, result in answers:

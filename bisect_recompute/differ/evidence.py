@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Sequence
 
+from bisect_recompute.differ.recipes.cache import recipe_changes
+from bisect_recompute.differ.recipes.timeline import RecipeChanges, selected
 from bisect_recompute.differ.source.change import SettingChange, SourceChange
 from bisect_recompute.differ.source.compare import SourceDiffer
 from bisect_recompute.differ.source.submodule import Bump, bumps, submodule_changes
@@ -43,11 +45,21 @@ class CommitChanges:
     source: tuple[SourceChange, ...] = ()
 
 
-def recompute_changes(repository: Repository, commits: Sequence[Commit]) -> list[CommitChanges]:
-    """One entry per commit, in order. Reads git objects only: nothing is checked out, imported or executed."""
+def recompute_changes(repository: Repository, commits: Sequence[Commit], recipes: bool = False) -> list[CommitChanges]:
+    """One entry per commit, in order. Reads git objects only: nothing is checked out, imported or executed.
+
+    ``recipes``: also the effective settings of the repository's recipe functions.
+    """
     differ = SourceDiffer(repository.read_blob)
     paths = repository.changes_in(commits)
-    return [_changes_of(commit, paths[commit.sha], differ) for commit in commits]
+    found = [_changes_of(commit, paths[commit.sha], differ) for commit in commits]
+    return [_with_recipes(*pair) for pair in zip(found, recipe_changes(repository, commits))] if recipes else found
+
+
+def _with_recipes(changes: CommitChanges, of_recipes: RecipeChanges) -> CommitChanges:
+    kinds = {*changes.kinds, *of_recipes.kinds}
+    return replace(changes, kinds=tuple(kind for kind in _ORDER if kind in kinds) or ("none",),
+                   changes=(*selected(of_recipes, (), ()), *changes.changes))
 
 
 def expand_submodules(

@@ -46,7 +46,9 @@ def relevant_settings(f: Findings, changes: CommitChanges) -> tuple[SettingChang
     """Changes that can reach what was probed: of the probed recipe function where it is among them (else all: a default
     may reach it); for a YAML recipe those of fields that it does not state itself."""
     if isinstance(f.recipe, RecipeFunction):
-        return tuple(s for s in changes.changes if s.recipe == f.recipe.name) or changes.changes
+        # A package may offer the function under a shorter path than that of its module.
+        named = tuple(s for s in changes.changes if s.recipe.rpartition(":")[2] == f.recipe.function)
+        return tuple(s for s in named if s.recipe == f.recipe.name) or named or changes.changes
     stated = f.recipe.model.stated()
     return tuple(s for s in changes.changes if s.field not in stated)
 

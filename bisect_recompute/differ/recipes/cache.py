@@ -16,7 +16,7 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Optional, Sequence
 
-from bisect_recompute.differ.evidence import SettingChange
+from bisect_recompute.differ.source.change import SettingChange
 from bisect_recompute.differ.recipes.timeline import RecipeChanges, walk
 from bisect_recompute.differ.recipes.world import relevant
 from bisect_recompute.history.commit import Commit

@@ -15,7 +15,7 @@ from bisect_recompute.differ.recipes.values import (
 )
 from bisect_recompute.differ.recipes.world import World, module_name
 
-_RECIPE_FILE = re.compile(r"^src/megatron/(?:[^/]+/)*(?:perf_)?recipes/.*\.py$")
+_RECIPE_FILE = re.compile(r"^src/megatron/(?:[^/]+/)*(?:perf_)?recipes/.*\.py$|^[^/]*recipes[^/]*/.*\.py$")
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Iterable, Mapping, Optional, Sequence
 
-from bisect_recompute.differ.evidence import SettingChange
+from bisect_recompute.differ.source.change import SettingChange
 from bisect_recompute.differ.recipes import fields as names
 from bisect_recompute.differ.recipes.fields import UNSET, FieldState
 from bisect_recompute.differ.recipes.moves import body_of, pair

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from typing import Callable, Iterable, Mapping, Optional
 
@@ -94,7 +95,7 @@ class World:
         directory = None
         for root in ROOTS:
             path = f"{root}/{inner}" if root else inner
-            if root == "" and not inner.startswith("src/"):
+            if root == "" and not inner.startswith("src/") and not _OWN_PACKAGE.match(f"{inner}/"):
                 continue
             for candidate in (f"{path}/__init__.py", f"{path}.py"):
                 if candidate in self.tree:
@@ -137,9 +138,13 @@ class World:
         return path, file.line(chunk, line) if file else 0
 
 
+_OWN_PACKAGE = re.compile(r"[^/]*recipes[^/]*/")
+"""A repository of recipes alone, its package at the root."""
+
+
 def relevant(path: str) -> bool:
     if path.endswith(".py"):
-        return path.startswith(("src/", "scripts/performance/"))
+        return path.startswith(("src/", "scripts/performance/")) or _OWN_PACKAGE.match(path) is not None
     return path.startswith("scripts/performance/") and path.endswith((".yaml", ".yml"))
 
 
