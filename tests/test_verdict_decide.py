@@ -124,6 +124,7 @@ def changed(index, kinds, changes=(), source=()):
 
 
 SETTING = SettingChange("recipes.llama:pretrain", "recompute_modules", ["mlp"], None, "recipes/llama.py", 12)
+DEFAULT = SettingChange("TransformerConfig", "recompute_method", None, "block", "megatron/core/c.py", 3)
 SITE = SourceChange("megatron/core/x.py", "Block.forward", "checkpoint-site", 7, "the checkpoint moves")
 
 
@@ -133,7 +134,8 @@ SITE = SourceChange("megatron/core/x.py", "Block.forward", "checkpoint-site", 7,
         ([], "other-source"),
         ([changed(0, ("default",))], "other-source"),
         ([changed(1, ("none",))], "other-source"),
-        ([changed(1, ("recipe-value",), (SETTING,))], "setting"),
+        ([changed(1, ("recipe-value",), (SETTING,))], "other-source"),
+        ([changed(1, ("default",), (DEFAULT,))], "setting"),
         ([changed(1, ("checkpoint-site",), (), (SITE,))], "recompute-source"),
         ([changed(1, ("submodule",))], "dependency"),
         ([changed(1, ("plumbing",))], "other-source"),
@@ -148,6 +150,29 @@ def test_a_default_that_the_recipe_states_itself_is_not_the_cause():
     default = SettingChange("TransformerConfig", "bias_activation_fusion", True, False, "megatron/core/c.py", 3)
     f = findings({-1: 100, 0: 100, 1: 110, 3: 110}, **FOUND, changes=(changed(1, ("default",), (default,)),))
     assert (decide(f).cause.kind, decide(f).cause.changes) == ("other-source", [])
+
+
+def with_settings(before: dict, after: dict, **more):
+    """The culprit's two sides, with the settings that their code ended up with."""
+    sides = {
+        index: result(sha(index), peak=peak, settings=settings)
+        for index, peak, settings in ((-1, 100, before), (0, 100, before), (1, 110, after), (3, 110, after))
+    }
+    return findings({}, **FOUND, results=sides, **more)
+
+
+def test_a_setting_that_the_code_ended_up_with_is_the_cause_though_no_diff_shows_it():
+    verdict = decide(with_settings({"recompute_method": None, "new": 1}, {"recompute_method": "block"}))
+    assert verdict.cause.kind == "setting"
+    assert texts(verdict, "setting") == ["as the commit's code ran: recompute_method None -> 'block'"]
+
+
+def test_a_default_that_did_not_reach_the_probe_is_not_the_cause():
+    same = {"recompute_method": "block"}
+    verdict = decide(with_settings(same, same, changes=(changed(1, ("default",), (DEFAULT,)),)))
+    assert (verdict.cause.kind, verdict.cause.changes) == ("other-source", [])
+    moved = decide(with_settings({"recompute_method": None}, same, changes=(changed(1, ("default",), (DEFAULT,)),)))
+    assert [c.field for c in moved.cause.changes] == ["recompute_method"]
 
 
 def test_of_a_probed_recipe_function_only_its_own_changes_are_the_cause():
@@ -168,6 +193,25 @@ def test_of_a_probed_recipe_function_only_its_own_changes_are_the_cause():
             "line": 12,
         }
     ]
+
+
+@pytest.mark.parametrize(
+    "changes, found",
+    [
+        ((replace(SETTING, recipe="recipes.llama:other"),), []),
+        ((replace(SETTING, recipe="recipes.llama.llama3:pretrain"),), ["recipes.llama.llama3:pretrain"]),
+        ((DEFAULT, replace(SETTING, recipe="recipes.llama:other")), ["TransformerConfig"]),
+    ],
+)
+def test_other_recipes_are_no_cause_but_defaults_and_other_paths_to_the_function_are(changes, found):
+    f = findings(
+        {-1: 100, 0: 100, 1: 110, 3: 110},
+        **FOUND,
+        recipe=RecipeFunction("recipes.llama", "pretrain"),
+        changes=(changed(1, ("recipe-value",), changes),),
+    )
+    assert [c.recipe for c in decide(f).cause.changes] == found
+    assert decide(f).cause.kind == ("setting" if found else "other-source")
 
 
 def test_every_commit_that_touches_recompute_is_in_the_evidence():

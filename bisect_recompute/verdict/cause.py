@@ -15,7 +15,22 @@ def cause_of(f: Findings) -> Cause:
         return Cause(kind="unknown")
     changes = next((c for c in f.changes if c.commit.sha == f.commit(f.culprit).sha), None)
     settings = relevant_settings(f, changes) if changes else ()
-    return Cause(kind=_kind(changes, settings), changes=[change_of(s) for s in settings], tensors=_tensors(f))
+    executed = executed_changes(f)
+    settings = tuple(s for s in settings if s.field in executed or not _executed(f, s.field))
+    return Cause(
+        kind=_kind(changes, settings or executed), changes=[change_of(s) for s in settings], tensors=_tensors(f)
+    )
+
+
+def executed_changes(f: Findings) -> dict[str, tuple]:
+    """Field -> (value before, value after) of the settings that the code of the culprit and of its good neighbour really
+    ended up with, where both know the field."""
+    good, bad = f.results[f.last_good].settings, f.results[f.culprit].settings
+    return {name: (good[name], bad[name]) for name in good if name in bad and good[name] != bad[name]}
+
+
+def _executed(f: Findings, name: str) -> bool:
+    return name in f.results[f.last_good].settings and name in f.results[f.culprit].settings
 
 
 def change_of(change: SettingChange) -> Change:
@@ -43,19 +58,20 @@ def plain_value(value):
 
 
 def relevant_settings(f: Findings, changes: CommitChanges) -> tuple[SettingChange, ...]:
-    """Changes that can reach what was probed: of the probed recipe function where it is among them (else all: a default
-    may reach it); for a YAML recipe those of fields that it does not state itself."""
+    """Changes that can reach what was probed: of the probed recipe function, and of the defaults that the recipe leaves
+    to the commit. What a commit changes in other recipes is no cause."""
+    defaults = tuple(s for s in changes.changes if ":" not in s.recipe)
     if isinstance(f.recipe, RecipeFunction):
         # A package may offer the function under a shorter path than that of its module.
-        named = tuple(s for s in changes.changes if s.recipe.rpartition(":")[2] == f.recipe.function)
-        return tuple(s for s in named if s.recipe == f.recipe.name) or named or changes.changes
+        named = [s for s in changes.changes if s.recipe.rpartition(":")[2] == f.recipe.function]
+        return (*([s for s in named if s.recipe == f.recipe.name] or named), *defaults)
     stated = f.recipe.model.stated()
-    return tuple(s for s in changes.changes if s.field not in stated)
+    return tuple(s for s in defaults if s.field not in stated)
 
 
 def _kind(changes: CommitChanges | None, settings) -> str:
     kinds = set(changes.kinds) if changes else set()
-    if settings or ("default" in kinds and not changes.changes):
+    if settings:
         return "setting"
     if "checkpoint-site" in kinds:
         return "recompute-source"

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from bisect_recompute.differ.evidence import CommitChanges
 from bisect_recompute.measurement.shift import Shift
 from bisect_recompute.probe.result import ProbeResult
-from bisect_recompute.verdict.cause import change_of
+from bisect_recompute.verdict.cause import change_of, executed_changes
 from bisect_recompute.verdict.findings import Findings
 from bisect_recompute.verdict.numbers import change, signed
 from bisect_recompute.verdict.verdict import Evidence
@@ -81,6 +81,8 @@ def _culprit(f: Findings) -> Iterator[Evidence]:
         moved = [f"{name} {signed(size, 'bytes')}" for name, size in parts.most_common() if size]
         if moved:
             yield Evidence(kind="category", commit=sha, text=f"at the peak: {', '.join(moved)}")
+    for name, (before, after) in executed_changes(f).items():
+        yield Evidence(kind="setting", commit=sha, text=f"as the commit's code ran: {name} {before!r} -> {after!r}")
     if good.throughput and bad.throughput and good.throughput.recomputed_flops != bad.throughput.recomputed_flops:
         before, after = good.throughput.recomputed_flops, bad.throughput.recomputed_flops
         yield Evidence(
