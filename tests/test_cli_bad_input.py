@@ -24,6 +24,7 @@ def folder(tmp_path):
 
 @pytest.fixture
 def shas(repo):
+    repo.commit("core", {"megatron/core/__init__.py": ""})
     return repo.linear(4)
 
 
@@ -89,6 +90,16 @@ def test_no_such_recipe(run, shas):
     assert run("HEAD~1..HEAD", recipe="no/such.yaml").startswith("no such recipe: no/such.yaml; ")
 
 
+def test_a_repository_without_megatron_core_needs_a_recipe_function(run, repo):
+    first, second = repo.linear(2)
+    assert run(f"{first}..{second}") == (
+        f"project has no megatron/core at {first[:10]}, and small.yaml would measure the installed one; "
+        "for a repository of recipes give a recipe function of it: --recipe module:function"
+    )
+    core = repo.commit("core", {"megatron/core/__init__.py": ""})
+    assert run(f"{second}..{core}").startswith(f"project has no megatron/core at {second[:10]}, ")
+
+
 def test_recipe_functions_that_are_not_there_or_many(run, repo, shas):
     repo.commit(
         "recipes",
@@ -137,8 +148,8 @@ def small_disk(folder, size):
 
 
 def test_no_disk_space_for_a_worktree(repo, folder, tmp_path):
-    first = repo.commit("first", {"a.py": "1"})
-    second = repo.commit("second", {f"pkg/m{k}.py": os.urandom(20_000) for k in range(20)})
+    first = repo.commit("first", {"megatron/core/__init__.py": "1"})
+    second = repo.commit("second", {f"megatron/core/m{k}.py": os.urandom(20_000) for k in range(20)})
     with small_disk(tmp_path / "disk", "200k") as disk:
         said = refused(
             "run",

@@ -49,7 +49,7 @@ def test_files_that_do_not_parse_and_methods_do_not_count(repo, find):
 
 
 def test_a_file_and_a_shipped_recipe_come_first(repo, find, tmp_path):
-    repo.commit("recipes", {"lab/a.py": "def tiny():\n    pass\n"})
+    repo.commit("recipes", {"lab/a.py": "def tiny():\n    pass\n", "megatron/core/__init__.py": ""})
     assert find("tiny").name == "tiny" and isinstance(find("tiny"), Recipe)
     (tmp_path / "mine.yaml").write_text(
         "model: {num_layers: 1, hidden_size: 8, num_attention_heads: 1, vocab_size: 8}\n"
@@ -60,7 +60,7 @@ def test_a_file_and_a_shipped_recipe_come_first(repo, find, tmp_path):
 
 @pytest.mark.parametrize("spec", ["tiny", "llama3-70b", "pretrain_config"])
 def test_a_manifests_text_gives_the_same_recipe(repo, find, spec):
-    repo.commit("recipes", {"lab/a.py": FUNCTION})
+    repo.commit("recipes", {"lab/a.py": FUNCTION, "megatron/core/__init__.py": ""})
     recipe = with_thresholds(find(spec), Thresholds(memory=2.5, throughput=7))
     again = recipe_from_text(recipe_text(recipe), isinstance(recipe, RecipeFunction), recipe.thresholds)
     assert again == recipe and again.name == recipe.name

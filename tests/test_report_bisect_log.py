@@ -26,8 +26,8 @@ def searched(repo: GitRepo, spec: str, sides: dict[int, str], first_parent=True,
 
 def test_git_names_the_same_first_bad_commit(repo):
     shas = repo.linear(10)
-    # Candidate i is shas[i + 1]. A bad answer above the culprit came after it, as happens with two probes at once, and a
-    # good one, which the search had ignored.
+    # Candidate i is shas[i + 1]. A bad answer above the culprit came after it, as happens with two probes at once, and
+    # a good one, which the search had ignored.
     sides = {-1: "good", 8: "bad", 3: "good", 4: "bad", 6: "bad", 2: "skip", 7: "good"}
     log = bisect_log(searched(repo, f"{shas[0]}..{shas[9]}", sides, culprit=4, last_good=3, suspects=(4,)))
     assert f"{shas[5]} is the first bad commit" in replay(repo, log)

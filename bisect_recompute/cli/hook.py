@@ -83,7 +83,7 @@ def command(ctx, repo, recipe_spec, probe_kind, metric, threshold, direction, ti
     options.only_simulate(probe_kind)
     repository = Repository(repo)
     good, bad = _references(repository, good, bad)
-    recipe = find_recipe(recipe_spec, repository, bad)
+    recipe = find_recipe(recipe_spec, repository, good, bad)
     if threshold is not None:
         recipe = with_thresholds(recipe, Thresholds(memory=threshold, throughput=threshold))
     manifest = Manifest(

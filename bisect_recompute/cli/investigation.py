@@ -67,8 +67,9 @@ class _Investigation:
             self.recorder.warm_up()
         answers = self._start(missing)
         # The differ and the file lists of all commits are ready by the time that the probes are.
-        self.changes = recompute_changes(self.plan.repository, self.plan.range.commits,
-                                         recipes=isinstance(self.plan.recipe, RecipeFunction))
+        self.changes = recompute_changes(
+            self.plan.repository, self.plan.range.commits, recipes=isinstance(self.plan.recipe, RecipeFunction)
+        )
         for commit in self.plan.range.commits:
             self.plan.repository.tree(commit.sha)
         for index, result in answers:

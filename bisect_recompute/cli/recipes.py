@@ -14,11 +14,23 @@ from bisect_recompute.history.repository import Repository
 from bisect_recompute.probe.recipe import Recipe, RecipeFunction, Thresholds, load_recipe, parse_recipe, shipped_recipes
 
 
-def find_recipe(spec: str, repository: Repository, revision: str) -> Recipe | RecipeFunction:
-    """A file, a shipped recipe, or a recipe function that the repository has at ``revision``.
+def find_recipe(spec: str, repository: Repository, *revisions: str) -> Recipe | RecipeFunction:
+    """A file, a shipped recipe, or a recipe function that the repository has at the last of ``revisions``.
 
-    Raises UsageError: no such recipe, malformed, or several functions of that name (they are listed).
+    Raises UsageError: no such recipe, malformed, several functions of that name (they are listed), or a YAML recipe
+    where one of ``revisions`` has no Megatron Core: the installed one would be measured.
     """
+    recipe = _find(spec, repository, revisions[-1])
+    for revision in revisions if isinstance(recipe, Recipe) else ():
+        if not repository.tree(revision, "megatron/core"):
+            raise UsageError(
+                f"{repository.name} has no megatron/core at {revision[:10]}, and {spec} would measure the installed "
+                "one; for a repository of recipes give a recipe function of it: --recipe module:function"
+            )
+    return recipe
+
+
+def _find(spec: str, repository: Repository, revision: str) -> Recipe | RecipeFunction:
     module, colon, function = spec.partition(":")
     if Path(spec).is_file() or spec in shipped_recipes():
         return load_recipe(spec)

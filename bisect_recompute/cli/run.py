@@ -65,7 +65,7 @@ def command(
     options.only_simulate(probe_kind)
     repository = Repository(repo)
     commits = repository.range(span, first_parent)
-    recipe = find_recipe(recipe_spec, repository, commits.bad.sha)
+    recipe = find_recipe(recipe_spec, repository, commits.good.sha, commits.bad.sha)
     if threshold is not None:
         recipe = with_thresholds(recipe, Thresholds(memory=threshold, throughput=threshold))
     manifest = Manifest(

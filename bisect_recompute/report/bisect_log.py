@@ -9,7 +9,7 @@ from bisect_recompute.verdict.findings import Findings
 def bisect_log(f: Findings) -> str:
     """Good commits oldest first, then bad ones newest first, as git keeps the last bad one, then those skipped.
 
-    Only answers about the last bad commit and what leads to it: to git a good commit above a bad one is a contradiction.
+    Only answers about the last bad commit and what leads to it: to git a good commit above a bad one contradicts it.
     """
     start = "'--first-parent' " if f.first_parent else ""
     lines = [f"git bisect start {start}'{f.range.bad.sha}' '{f.range.good.sha}'"]

@@ -31,7 +31,7 @@ _NUMBER = re.compile(r"[\d_.,e+-]+|true|false|none", re.I)
 
 def mask(text: str, environment: Mapping[str, str] | None = None) -> str:
     """``text`` with secrets replaced: values of our own secret environment variables, ``name=value`` with a telling
-    name, authorization headers, passwords in URLs, private keys, and the forms that known services give their tokens."""
+    name, authorization headers, passwords in URLs, private keys, and tokens in the form of known services."""
     for value in _secret_values(os.environ if environment is None else environment):
         text = text.replace(value, HIDDEN)
     text = _KEY_BLOCK.sub(HIDDEN, text)
