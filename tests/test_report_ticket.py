@@ -80,7 +80,7 @@ def test_every_outcome_in_every_format(form, make):
 
 
 def test_hostile_commit_text_stays_text():
-    change = SettingChange(EVIL, EVIL, EVIL, [EVIL], EVIL, 1)
+    change = SettingChange(EVIL.replace(":", ""), EVIL, EVIL, [EVIL], EVIL, 1)
     f = culprit(EVIL, changes=(CommitChanges(commits(4, EVIL).commits[1], ("recipe-value",), (change,)),))
     f = replace(
         f,

@@ -23,8 +23,8 @@ def cause_of(f: Findings) -> Cause:
 
 
 def executed_changes(f: Findings) -> dict[str, tuple]:
-    """Field -> (value before, value after) of the settings that the code of the culprit and of its good neighbour really
-    ended up with, where both know the field."""
+    """Field -> (value before, value after) of the settings that the code of the culprit and of its good neighbour
+    really ended up with, where both know the field."""
     good, bad = f.results[f.last_good].settings, f.results[f.culprit].settings
     return {name: (good[name], bad[name]) for name in good if name in bad and good[name] != bad[name]}
 
