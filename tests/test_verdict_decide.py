@@ -226,6 +226,11 @@ def test_every_commit_that_touches_recompute_is_in_the_evidence():
     ]
 
 
+def test_what_a_reader_must_know_is_told():
+    f = findings({-1: 100, 3: 100}, notes=("what the commits change could not be read: RecursionError: deep",))
+    assert texts(decide(f), "note") == ["what the commits change could not be read: RecursionError: deep"]
+
+
 def test_tensors_that_appear_are_named_at_their_line():
     before = tensors("decoder.layers.*.mlp", (4096, 1, 3584), 80, line=10)
     after = tensors("decoder.layers.*.mlp", (4096, 1, 3584), 160, line=12)

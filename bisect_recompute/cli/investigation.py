@@ -41,6 +41,7 @@ class _Investigation:
         self.results: dict[int, ProbeResult] = {}
         self.sides: dict[int, Side] = {}
         self.changes: list[CommitChanges] = []
+        self.notes: tuple[str, ...] = ()
         self.ahead: dict[int, Iterable[tuple[int, ProbeResult]]] = {}
 
     def run(self) -> Findings:
@@ -67,13 +68,19 @@ class _Investigation:
             self.recorder.warm_up()
         answers = self._start(missing)
         # The differ and the file lists of all commits are ready by the time that the probes are.
-        self.changes = recompute_changes(
-            self.plan.repository, self.plan.range.commits, recipes=isinstance(self.plan.recipe, RecipeFunction)
-        )
+        self._read_changes()
         for commit in self.plan.range.commits:
             self.plan.repository.tree(commit.sha)
         for index, result in answers:
             self._endpoint(ProbeFinished(index, result, _end(index)))
+
+    def _read_changes(self) -> None:
+        commits, recipes = self.plan.range.commits, isinstance(self.plan.recipe, RecipeFunction)
+        try:
+            self.changes = recompute_changes(self.plan.repository, commits, recipes=recipes)
+        except Exception as error:  # whatever source it stumbles over: the measurements stand without it
+            self.changes = [CommitChanges(commit, ("none",)) for commit in commits]
+            self.notes = (f"what the commits change could not be read: {type(error).__name__}: {error}",)
 
     def _endpoint(self, event) -> None:
         self.results[event.index] = event.result
@@ -169,6 +176,7 @@ class _Investigation:
             sides=self.sides,
             probes_run=tuple(self.journal.results.values()),
             changes=tuple(self.changes),
+            notes=self.notes,
             source_line=self._source_line,
             reproduce=self.plan.manifest.reproduce,
             versions=self.plan.manifest.versions,

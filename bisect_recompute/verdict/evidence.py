@@ -145,5 +145,5 @@ def _provenance(f: Findings) -> Iterator[Evidence]:
             text=f"{len(proof.modules)} modules ran from the commit ({proof.megatron_source}); {packages}; "
             f"attention backend {proof.attention_backend or 'not known'}",
         )
-    for note in result.notes:
+    for note in (*f.notes, *result.notes):
         yield Evidence(kind="note", text=note)

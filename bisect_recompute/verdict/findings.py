@@ -32,6 +32,8 @@ class Findings:
     """The measured good neighbour of the culprit."""
     suspects: tuple[int, ...] = ()
     changes: tuple[CommitChanges, ...] = ()
+    notes: tuple[str, ...] = ()
+    """What the reader of the verdict must know, one sentence each."""
     source_line: Callable[[str, str, int], str | None] = lambda commit, file, line: None
     """(commit, file, line) -> text of that line, None where it cannot be read."""
     reproduce: str = ""
