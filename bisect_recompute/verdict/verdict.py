@@ -97,7 +97,16 @@ class Probes(_Part):
 
 class Evidence(_Part):
     kind: Literal[
-        "endpoints", "share", "category", "setting", "flops", "recompute-change", "skipped", "provenance", "note", "failure"
+        "endpoints",
+        "share",
+        "category",
+        "setting",
+        "flops",
+        "recompute-change",
+        "skipped",
+        "provenance",
+        "note",
+        "failure",
     ]
     text: str
     commit: Optional[str] = None
