@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 from bisect_recompute.differ.recipes.revision import Revision
@@ -78,14 +79,26 @@ def statically(source: str, name: str = "demo_config") -> dict[str, Any]:
 
 
 def really(source: str, name: str = "demo_config") -> dict[str, Any] | None:
-    """The same by running it; None where it raises."""
+    """The same by running it; None where it raises or does not end."""
     namespace: dict[str, Any] = {"__name__": "__main__"}
+    left = [20_000]
+
+    def count(frame, event, argument):
+        left[0] -= 1
+        if left[0] < 0:
+            raise TimeoutError
+        return count
+
+    outer = sys.gettrace()
     try:
         exec(compile(source, "<demo>", "exec"), namespace)  # noqa: S102 - the tests' own source
+        sys.settrace(count)
         model = namespace[name]().model
-        return {f: getattr(model, f, "<unset>") for f in FIELDS}
+        return {f: getattr(model, f, "<unset>") for f in FIELDS} if left[0] > 0 else None
     except Exception:
         return None
+    finally:
+        sys.settrace(outer)
 
 
 def contradictions(source: str, name: str = "demo_config") -> dict[str, tuple]:

@@ -398,9 +398,18 @@ class Classes:
             f"{name}: {reason}" if isinstance(owner.cls, Class) else reason,
             isinstance(owner, Unknown) and owner.fresh and not tainted,
             self.next_serial(),
+            self._inner_aliases(owner, name) if isinstance(owner, Unknown) and owner.aliases else (),
         )
         self.put(owner.attrs, name, (child, None, True))
         return child
+
+    def _inner_aliases(self, owner: Unknown, name: str) -> tuple:
+        found: list = []
+        for alias in owner.aliases:
+            slot = alias.attrs.get(name) if isinstance(alias, Obj) else None
+            if slot is not None and isinstance(slot[0], (Obj, Container)):
+                found += slot[0].aliases if isinstance(slot[0], Unknown) else (slot[0],)
+        return tuple(found)
 
     def _default(self, owner: Obj, name: str, value: Any, origin) -> Any:
         if isinstance(value, FieldSpec):
@@ -463,6 +472,8 @@ class Classes:
             if isinstance(owner.cls, Class) and self._special_set(owner, name, value, origin):
                 return
             self.put_heap(owner, owner.attrs, name, (value, origin, False))
+            if isinstance(owner, Unknown):
+                self.write_through(owner, name)
         elif isinstance(owner, Class):
             self.put_heap(owner, owner.attrs, name, (value, origin, False))
         elif isinstance(owner, (External, Module)):
@@ -473,6 +484,14 @@ class Classes:
             return
         else:
             raise Raised(AttributeError, f"{type(owner).__name__}.{name}")
+
+    def write_through(self, owner: Unknown, name: str) -> None:
+        """The objects that an unknown one may be may have got the attribute."""
+        for alias in owner.aliases:
+            if isinstance(alias, Obj):
+                self.put_heap(alias, alias.attrs, name, (Unknown("may have been written through another name"), None, False))
+            else:
+                self.havoc(alias, "may have been written through another name")
 
     def _special_set(self, owner: Obj, name: str, value: Any, origin) -> bool:
         for each, names in self.setters(owner.cls):

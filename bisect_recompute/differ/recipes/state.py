@@ -11,6 +11,8 @@ from bisect_recompute.differ.recipes.values import (
 
 _ATOMS = frozenset((type(None), bool, int, float, str, External, Class, Module, EnumMember))
 MAX_PATHS = 24
+View = dict
+"""id of a dict that was written to -> (that dict, {key: its value in one alternative}, serial of its object)."""
 
 
 class Raised(Exception):
@@ -28,6 +30,10 @@ class Imprecise(Exception):
     def __init__(self, reason: str):
         super().__init__(reason)
         self.reason = reason
+
+
+class Ambiguous(Exception):
+    """Alternatives disagree about which object something is; each has to be followed on its own."""
 
 
 class Exhausted(Exception):
@@ -76,8 +82,9 @@ class State:
         self.serial += 1
         return self.serial
 
-    def put(self, where: dict, key: Any, value: Any, heap: bool = False) -> None:
-        self.trail.append((where, key, where.get(key, MISSING), heap))
+    def put(self, where: dict, key: Any, value: Any, serial: int = -1) -> None:
+        """Writes and remembers what was there. ``serial``: of the object written to; -1 for local names."""
+        self.trail.append((where, key, where.get(key, MISSING), serial))
         if value is MISSING:
             where.pop(key, None)
         else:
@@ -88,12 +95,12 @@ class State:
             self.lowest_write = thing.serial
             if thing.serial == 0 and not self.shared:
                 self.globals_changed = True
-        self.put(where, key, value, True)
+        self.put(where, key, value, thing.serial)
 
     def undo_heap(self) -> None:
         """Undoes writes to objects and keeps those to local names, which closures may still need."""
-        for where, key, old, heap in reversed(self.trail):
-            if heap:
+        for where, key, old, serial in reversed(self.trail):
+            if serial >= 0:
                 if old is MISSING:
                     where.pop(key, None)
                 else:
@@ -111,11 +118,12 @@ class State:
             else:
                 where[key] = old
 
-    def effects(self, mark: int) -> dict:
-        found = {}
-        for where, key, _, _ in self.trail[mark:]:
-            found[id(where), key] = (where, key, where.get(key, MISSING))
-        return found
+    def effects(self, mark: int) -> View:
+        """What was written since the mark, as it is now."""
+        view: View = {}
+        for where, key, _, serial in self.trail[mark:]:
+            view.setdefault(id(where), (where, {}, serial))[1][key] = where.get(key, MISSING)
+        return view
 
     def new_list(self, items) -> AList:
         return AList(items, self.next_serial())
@@ -128,6 +136,7 @@ class State:
     def alternatives(self, frame: Frame, options: list[Callable], reason: str):
         """Takes every option from the same state and goes on with what they agree on."""
         outcomes = []
+        since = self.serial
         for option in options:
             mark = len(self.trail)
             try:
@@ -141,13 +150,15 @@ class State:
             raise outcomes[0][1]
         if len(done) < len(outcomes):
             self.may_raise = True
-        if len({signal and signal[0] for signal, _, _ in done}) > 1:
-            return options[self.choose(frame, len(options), reason)]()
-        self.merge([o[2] for o in done], reason)
-        signals = [o[0] for o in done]
-        if signals[0] is None or signals[0][0] != "return":
-            return signals[0]
-        return ("return", self.join([s[1] for s in signals], reason))
+        signals, views = [o[0] for o in done], [o[2] for o in done]
+        if len({signal and signal[0] for signal in signals}) == 1:
+            mark = len(self.trail)
+            try:
+                value = self.agree([s and s[1] if s and s[0] == "return" else None for s in signals], views, reason, since)
+                return ("return", value) if signals[0] is not None and signals[0][0] == "return" else signals[0]
+            except Ambiguous:
+                self.undo(mark)
+        return options[self.choose(frame, len(options), reason)]()
 
     def choose(self, frame: Frame, count: int, reason: str) -> int:
         """Which way this pass through the function takes; ``run_paths`` takes the others in later passes."""
@@ -164,6 +175,7 @@ class State:
         """Runs a function's body once per way through it and joins the outcomes."""
         outcomes: list[tuple] = []
         decisions: list[list[int]] = []
+        since = self.serial
         while True:
             frame.decisions, frame.position = decisions, 0
             mark = len(self.trail)
@@ -189,86 +201,22 @@ class State:
             raise outcomes[0][1]
         if len(done) < len(outcomes):
             self.may_raise = True
-        reason = "depends on a condition that is not known"
-        # One memory of joined pairs, so that a returned object and the same object in the heap stay one.
-        pairs: dict = {}
-        self.merge([o[2] for o in done], reason, pairs)
-        return self.join([o[0] for o in done], reason, pairs)
+        try:
+            return self.agree([o[0] for o in done], [o[2] for o in done], "depends on a condition that is not known", since)
+        except Ambiguous:
+            raise Imprecise("which object it works on depends on a condition that is not known") from None
 
-    def merge(self, effects: list[dict], reason: str, pairs: Optional[dict] = None) -> None:
-        pairs = {} if pairs is None else pairs
-        places = {place: entry for each in effects for place, entry in each.items()}
-        for place, (where, key, _) in places.items():
-            now = where.get(key, MISSING)
-            values = [each[place][2] if place in each else now for each in effects]
-            self.put(where, key, self._join_place(key, values, reason, pairs))
+    def apply(self, view: View) -> None:
+        for where, entries, serial in view.values():
+            for key, value in entries.items():
+                self.put(where, key, value, serial)
 
-    def _join_place(self, key, values: list, reason: str, pairs: dict):
-        first = values[0]
-        if all(v is first for v in values):
-            return first
-        present = [v for v in values if v is not MISSING]
-        if key != ITEMS:
-            if len(present) < len(values) and all(v[2] for v in present):
-                return present[0]
-            if len(present) < len(values):
-                if key == TAINT:
-                    return present[0]
-                return (Unknown(reason), present[0][1], False)
-            joined = self.join([v[0] for v in present], reason, pairs)
-            return (joined, present[-1][1], all(v[2] for v in present))
-        return self._join_items(values, reason, pairs)
-
-    def _join_items(self, values: list, reason: str, pairs: dict):
-        for v in values:
-            if isinstance(v, Unknown):
-                return v
-        first = values[0]
-        if isinstance(first, dict):
-            if all(isinstance(v, dict) and list(v) == list(first) for v in values):
-                return {k: self.join([v[k] for v in values], reason, pairs) for k in first}
-        elif isinstance(first, list):
-            if all(isinstance(v, list) and len(v) == len(first) for v in values):
-                return [self.join(list(column), reason, pairs) for column in zip(*values)]
-        elif all(type(v) is type(first) and v == first for v in values):
-            return first
-        return Unknown(reason)
-
-    def join(self, values: list, reason: str, pairs: Optional[dict] = None):
-        pairs = {} if pairs is None else pairs
-        joined = values[0]
-        for value in values[1:]:
-            joined = self._join_two(joined, value, reason, pairs)
-        return joined
-
-    def _join_two(self, a, b, reason: str, pairs: dict):
-        if same(a, b):
-            return a
-        if isinstance(a, tuple) and isinstance(b, tuple) and len(a) == len(b):
-            return tuple(self._join_two(x, y, reason, pairs) for x, y in zip(a, b))
-        if isinstance(a, Unknown) and not (a.fresh and isinstance(b, Unknown) and b.fresh):
-            return a
-        if isinstance(b, Unknown) and not (b.fresh and isinstance(a, Unknown)):
-            return b
-        if not isinstance(a, HEAP) or type(a) is not type(b):
-            return Unknown(reason)
-        if (id(a), id(b)) in pairs:
-            return pairs[id(a), id(b)][0]
-        if isinstance(a, Container):
-            joined = type(a)(None, self.next_serial())
-            pairs[id(a), id(b)] = joined, a, b
-            joined.state[ITEMS] = self._join_items([a.items, b.items], reason, pairs)
-            return joined
-        if not (same(a.cls, b.cls) or a.cls is b.cls is None):
-            return Unknown(reason)
-        joined = Unknown(a.why_open, True) if isinstance(a, Unknown) else Obj(a.cls, 0, a.why_open, True)
-        joined.serial = self.next_serial()
-        joined.fresh = a.fresh and b.fresh
-        joined.truth = a.truth if a.truth == b.truth else None
-        pairs[id(a), id(b)] = joined, a, b
-        for key in list(dict.fromkeys([*a.attrs, *b.attrs])):
-            slots = [a.attrs.get(key, MISSING), b.attrs.get(key, MISSING)]
-            joined.attrs[key] = self._join_place(key, slots, reason, pairs)
+    def agree(self, values: list, views: list[View], reason: str, since: int):
+        """Writes what the views agree on and returns what the values agree on. Raises Ambiguous."""
+        join = Join(self, views, reason, since)
+        joined = join.values(values)
+        for where, key, value, serial in join.places():
+            self.put(where, key, value, serial)
         return joined
 
     # Objects as a whole
@@ -284,6 +232,9 @@ class State:
         if not isinstance(value, HEAP) or id(value) in seen:
             return
         seen.add(id(value))
+        if isinstance(value, Unknown):
+            for alias in value.aliases:
+                self.havoc(alias, reason, seen)
         if isinstance(value, Container):
             items = value.items
             if not isinstance(items, Unknown):
@@ -337,3 +288,116 @@ class State:
             if inner.__class__ not in _ATOMS:
                 attrs[key] = (self.clone(inner, memo), slot[1], slot[2])
         return copy
+
+
+class Join:
+    """What alternatives agree on. Each alternative's values are read through its own view of the objects."""
+
+    def __init__(self, state: State, views: list[View], reason: str, since: int):
+        self.state = state
+        self.views = views
+        self.reason = reason
+        self.since = since
+        self.pairs: dict[tuple[int, ...], tuple] = {}
+        """ids of the objects that are joined -> (the joined one, they themselves)."""
+        self.partner: dict[tuple[int, int], tuple[int, ...]] = {}
+
+    def places(self) -> list[tuple]:
+        """(dict, key, value, serial) to write."""
+        written = []
+        for index, view in enumerate(self.views):
+            for identity, (where, entries, serial) in view.items():
+                if serial > self.since:
+                    # Made in this alternative: nobody else knows it.
+                    written.extend((where, key, value, serial) for key, value in entries.items())
+                    continue
+                for key in entries:
+                    if not any(identity in v and key in v[identity][1] for v in self.views[:index]):
+                        values = [v[identity][1].get(key, MISSING) if identity in v and key in v[identity][1]
+                                  else where.get(key, MISSING) for v in self.views]
+                        written.append((where, key, self.place(key, values), serial))
+        return written
+
+    def place(self, key, values: list):
+        first = values[0]
+        if all(v is first for v in values):
+            return first
+        if key == ITEMS:
+            return self.items(values)
+        present = [(i, v) for i, v in enumerate(values) if v is not MISSING]
+        if len(present) < len(values):
+            if all(v[2] for _, v in present) or key == TAINT:
+                return present[0][1]
+            olds = tuple(v[0] for _, v in present if self._old(v[0]))
+            return (Unknown(self.reason, aliases=olds), present[0][1][1], False)
+        if key == TAINT:
+            return present[0][1]
+        joined = self.values([v[0] for _, v in present])
+        return (joined, present[-1][1][1], all(v[2] for _, v in present))
+
+    def values(self, values: list):
+        first = values[0]
+        if all(same(first, v) for v in values[1:]):
+            return first
+        if all(isinstance(v, tuple) and len(v) == len(first) for v in values if isinstance(first, tuple)) and isinstance(first, tuple):
+            return tuple(self.values(list(column)) for column in zip(*values))
+        if any(self._old(v) for v in values):
+            raise Ambiguous
+        unknown = next((v for v in values if isinstance(v, Unknown) and not v.fresh), None)
+        kinds = {type(v) for v in values}
+        if unknown is not None or len(kinds) > 1 or not isinstance(first, HEAP):
+            aliases = tuple(a for v in values if isinstance(v, Unknown) for a in v.aliases)
+            return Unknown(unknown.reason if unknown is not None else self.reason, aliases=aliases)
+        return self._objects(values)
+
+    def _old(self, value: Any) -> bool:
+        """Whether others know the object: what is written to it later shows there too."""
+        if isinstance(value, Unknown):
+            return False
+        return isinstance(value, HEAP) and value.serial <= self.since
+
+    def _objects(self, values: list):
+        key = tuple(map(id, values))
+        if key in self.pairs:
+            return self.pairs[key][0]
+        for index, value in enumerate(values):
+            if self.partner.setdefault((index, id(value)), key) != key:
+                raise Ambiguous
+        first = values[0]
+        if isinstance(first, Container):
+            joined = type(first)(None, self.state.next_serial())
+            self.pairs[key] = joined, values
+            joined.state[ITEMS] = self.items([self._read(i, v.state).get(ITEMS) for i, v in enumerate(values)])
+            return joined
+        if any(not (same(v.cls, first.cls) or v.cls is first.cls is None) for v in values[1:]):
+            return Unknown(self.reason)
+        joined = Unknown(first.why_open, True) if isinstance(first, Unknown) else Obj(first.cls, 0, first.why_open)
+        joined.serial = self.state.next_serial()
+        joined.fresh = all(v.fresh for v in values)
+        joined.truth = first.truth if all(v.truth == first.truth for v in values) else None
+        self.pairs[key] = joined, values
+        attrs = [self._read(i, v.attrs) for i, v in enumerate(values)]
+        for name in dict.fromkeys(n for each in attrs for n in each):
+            joined.attrs[name] = self.place(name, [each.get(name, MISSING) for each in attrs])
+        return joined
+
+    def _read(self, index: int, where: dict) -> dict:
+        entry = self.views[index].get(id(where))
+        if entry is None:
+            return where
+        return {k: v for k, v in {**where, **entry[1]}.items() if v is not MISSING}
+
+    def items(self, values: list):
+        unknown = next((v for v in values if isinstance(v, Unknown)), None)
+        first = values[0]
+        if unknown is None and isinstance(first, dict) and all(isinstance(v, dict) and list(v) == list(first) for v in values):
+            return {k: self.values([v[k] for v in values]) for k in first}
+        if unknown is None and isinstance(first, list) and all(isinstance(v, list) and len(v) == len(first) for v in values):
+            return [self.values(list(column)) for column in zip(*values)]
+        if unknown is None and all(type(v) is type(first) and v == first for v in values):
+            return first
+        olds = []
+        for each in values:
+            if isinstance(each, (dict, list)):
+                olds += [x for x in (each.values() if isinstance(each, dict) else each) if self._old(x)]
+        return Unknown(unknown.reason if unknown is not None else self.reason, aliases=tuple(olds))

@@ -7,7 +7,7 @@ import builtins
 from typing import Any, Optional
 
 from bisect_recompute.differ.recipes.source import touched_names
-from bisect_recompute.differ.recipes.state import Exhausted, Frame, Imprecise, Raised
+from bisect_recompute.differ.recipes.state import Ambiguous, Exhausted, Frame, Imprecise, Raised
 from bisect_recompute.differ.recipes.values import (
     ITEMS, MISSING, ADict, AList, Class, Container, External, Obj, Unknown,
 )
@@ -246,6 +246,8 @@ class Statements:
         """A loop whose number of rounds is not known: whatever its body may write is unknown afterwards."""
         reason = "changed in a loop whose number of rounds is not known"
         written: set = set()
+        kept: list = []
+        """Keeps what ``written`` knows by id alive."""
         returned = None
         for _ in range(MAX_WEAK_ROUNDS):
             mark = len(self.trail)
@@ -258,21 +260,24 @@ class Statements:
                 returned = signal
             effects = self.effects(mark)
             self.undo(mark)
-            new = {place: entry for place, entry in effects.items() if place not in written}
+            new = [(where, key, value, serial) for where, entries, serial in effects.values()
+                   for key, value in entries.items() if (id(where), key) not in written]
             if not new:
                 if returned is None:
                     return None
                 if self.choose(frame, 2, reason) == 0:
                     return None
                 return ("return", Unknown(reason))
-            for (where_id, key), (where, _, value) in new.items():
-                written.add((where_id, key))
+            for where, key, value, serial in new:
+                written.add((id(where), key))
+                kept.append(where)
+                old = where.get(key, MISSING)
                 if key == ITEMS:
-                    self.put(where, key, Unknown(reason))
+                    self.put(where, key, Unknown(reason, aliases=_heap_in(old) + _heap_in(value)), serial)
                 elif value is MISSING:
-                    self.put(where, key, (Unknown(reason), None, False))
-                elif where.get(key, (MISSING,))[0] is not value[0]:
-                    self.put(where, key, (Unknown(reason), value[1], False))
+                    self.put(where, key, (Unknown(reason, aliases=_heap_in(old)), None, False), serial)
+                elif old is MISSING or old[0] is not value[0]:
+                    self.put(where, key, (Unknown(reason, aliases=_heap_in(old) + _heap_in(value)), value[1], False), serial)
         raise Imprecise("a loop that is not understood")
 
     # Exceptions and contexts
@@ -308,14 +313,12 @@ class Statements:
         self.undo(mark)
 
         def whole():
-            for where, key, value in effects.values():
-                self.put(where, key, value)
+            self.apply(effects)
             return signal or self.block(frame, node.orelse)
 
         def broken(handler):
             start = len(self.trail)
-            for where, key, value in effects.values():
-                self.put(where, key, value)
+            self.apply(effects)
             self._weaken(start)
             return self._handle(frame, handler)
 
@@ -334,7 +337,12 @@ class Statements:
         """Writes since the mark may or may not have happened."""
         effects = self.effects(mark)
         self.undo(mark)
-        self.merge([effects, {}], "depends on whether code outside raises")
+        reason = "depends on whether code outside raises"
+        since = self.serial
+        try:
+            self.agree([None, None], [effects, {}], reason, since)
+        except Ambiguous:
+            raise Imprecise("which object it works on depends on whether code outside raises") from None
 
     def _handler(self, frame, node, error: Raised):
         for handler in node.handlers:
@@ -370,6 +378,15 @@ class Statements:
         return self.alternatives(
             frame, [lambda: self.block(frame, node.body), lambda: None], "depends on whether code raises"
         )
+
+
+def _heap_in(place: Any) -> tuple:
+    """Objects that a slot or a container's content leads to directly."""
+    if place is MISSING or isinstance(place, Unknown):
+        return place.aliases if isinstance(place, Unknown) else ()
+    found = place.values() if isinstance(place, dict) else place if isinstance(place, (list, set)) else place[:1]
+    return tuple(a for v in found for a in ((v,) if isinstance(v, (Obj, Container)) and not isinstance(v, Unknown)
+                                            else v.aliases if isinstance(v, Unknown) else ()))
 
 
 def _as_load(target: ast.AST) -> ast.AST:

@@ -40,12 +40,13 @@ class Obj:
 
 
 class Unknown(Obj):
-    """A value that cannot be known, and why."""
+    """A value that cannot be known, and why. It may be one of ``aliases``: writing to it may write to those."""
 
-    __slots__ = ()
+    __slots__ = ("aliases",)
 
-    def __init__(self, reason: str, fresh: bool = False, serial: int = 1 << 60):
+    def __init__(self, reason: str, fresh: bool = False, serial: int = 1 << 60, aliases: tuple = ()):
         super().__init__(None, serial, reason, fresh)
+        self.aliases = tuple({id(a): a for a in aliases}.values()) if len(aliases) > 1 else aliases
 
     @property
     def reason(self) -> str:
