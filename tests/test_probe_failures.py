@@ -54,6 +54,16 @@ def test_a_copy_of_the_package_measures_as_the_package(simulate, intact):
     assert simulate(recipe("tiny"), tree=intact).memory == simulate(recipe("tiny")).memory
 
 
+def test_the_version_is_that_of_the_commit(simulate, intact):
+    path = intact / "megatron/core/package_info.py"
+    original = path.read_text()
+    path.write_text(original + "\n__version__ = '9.8.7'\n")
+    try:
+        assert simulate(recipe("tiny"), tree=intact).provenance.packages["megatron-core"] == "9.8.7"
+    finally:
+        path.write_text(original)
+
+
 def test_one_more_kept_tensor_shows_with_its_line(simulate, intact, broken):
     base = simulate(recipe("tiny"), tree=intact).memory
     tree = broken(*in_forward("self.kept = getattr(self, 'kept', []) + [torch.empty_like(intermediate_parallel)]"))

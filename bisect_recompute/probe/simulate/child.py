@@ -74,10 +74,16 @@ def _measure(job: dict, on_stage) -> dict:
     return {
         "memory": _memory(recipe, measurements, hottest),
         "throughput": _throughput(recipe, max(measurements, key=lambda m: m.flops)),
-        "provenance": finder.provenance(job["blobs"], package_versions(), hottest.attention_backend),
+        "provenance": finder.provenance(job["blobs"], _versions(), hottest.attention_backend),
         "settings": hottest.settings,
         "notes": _notes(recipe, hottest.peak_bytes),
     }
+
+
+def _versions() -> dict[str, str]:
+    """Of what ran: the commit's own Megatron Core says its version itself."""
+    core = getattr(sys.modules["megatron.core"], "__version__", None)
+    return package_versions() | ({"megatron-core": str(core)} if core else {})
 
 
 def _recipe(data: dict) -> Recipe:
