@@ -95,7 +95,7 @@ def _cause(verdict: Verdict) -> list[Text]:
 
 
 def _tensor(name: str, t: Tensor) -> list[Text]:
-    what = f"{signed(t.bytes, 'bytes')}: {t.count:+d} x {t.shape} {plain(t.dtype, 20)} in {plain(t.module, 60)}"
+    what = f"{signed(t.bytes, 'bytes')}: {t.count:+d} x {t.shape} {plain(t.dtype, 20)} in {plain(t.module, 60) or 'no module'}"
     where = f"{plain(t.file, 90)}:{t.line}"
     return [_line(name, what, "bold"), _line("", where + (f"  {plain(t.source, 70)}" if t.source else ""), "dim")]
 
