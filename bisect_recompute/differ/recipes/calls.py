@@ -159,10 +159,10 @@ class Calls:
         if key is None:
             return self._guarded(lambda: self._enter(func, args, kwargs), func, args, kwargs)
         memo = self.memos.get(key)
-        if memo is not None and not self.globals_changed and self.holds(memo):
-            self.deps.update(memo.dependencies)
-            value, self_may_raise = memo.value
-            self.may_raise |= self_may_raise
+        if memo is not None and not self.globals_changed and self.holds(key):
+            self.deps["memo", key] = memo.version
+            value, may_raise = memo.value
+            self.may_raise |= may_raise
             return self.clone(value)
         return self._remember(key, func, args, kwargs)
 
@@ -177,28 +177,41 @@ class Calls:
         return tuple(parts)
 
     def _remember(self, key, func: Func, args: list, kwargs: dict) -> Any:
-        from bisect_recompute.differ.recipes.modules import Memo
-
+        """A call with plain arguments that writes to nothing it did not make: a copy of its result is kept."""
         outer, self.deps = self.deps, {}
         outer_raise, self.may_raise = self.may_raise, False
         outer_lowest, self.lowest_write = self.lowest_write, 1 << 60
         start = self.next_serial()
         one_off, self.one_off = self.one_off, False
+        kept = None
         try:
             value = self._guarded(lambda: self._enter(func, args, kwargs), func, args, kwargs)
             if self.lowest_write > start and not self.globals_changed and not self.one_off:
                 try:
-                    kept = self.clone(value)
-                    self.memos[key] = Memo((kept, self.may_raise), self.deps, self.world.epoch)
+                    kept = self.keep(key, (self.clone(value), self.may_raise), lambda: self._again(key, func, args, kwargs))
                 except Imprecise:
                     pass
             return value
         finally:
-            outer.update(self.deps)
+            if kept is None:
+                outer.update(self.deps)
+            else:
+                outer["memo", key] = kept.version
             self.deps = outer
             self.may_raise |= outer_raise
             self.lowest_write = min(self.lowest_write, outer_lowest)
             self.one_off |= one_off
+
+    def _again(self, key, func: Func, args: list, kwargs: dict) -> tuple:
+        """What ``_remember`` keeps, computed at another revision. Raises Imprecise where nothing can be kept."""
+        slot = self.symbol(func.path, func.name)
+        if slot is MISSING or not isinstance(slot[0], Func) or slot[0].chunk != func.chunk:
+            raise Imprecise("the function is another one now")
+        start = self.next_serial()
+        value = self._guarded(lambda: self._enter(slot[0], args, kwargs), slot[0], args, kwargs)
+        if self.lowest_write <= start or self.globals_changed or self.one_off:
+            raise Imprecise("the call has effects")
+        return (self.clone(value), self.may_raise)
 
     def _guarded(self, run, func, args: list, kwargs: dict) -> Any:
         """Runs a call; where it cannot be followed its effects are unknown instead."""

@@ -51,6 +51,13 @@ class ClassSource:
                 self.members.setdefault(name, []).append(statement)
 
 
+    def setter(self, name: str) -> Optional[ast.FunctionDef]:
+        for statement in self.members.get(name, ()):
+            if isinstance(statement, ast.FunctionDef) and any("setter" in ast.unparse(d) for d in statement.decorator_list):
+                return statement
+        return None
+
+
 class Classes:
     def class_source(self, cls: Class) -> ClassSource:
         """The class as this revision's file has it; evaluations that used an older body are found by their members."""
@@ -501,28 +508,24 @@ class Classes:
                 return True
             if name in names:
                 frame = Frame(each.path, self.class_source(each).chunk, outer=each.frame, owner=each)
-                setter = self.make_function(frame, names[name](self.class_source(each).node))
+                setter = self.make_function(frame, self.class_source(each).setter(name))
                 setter.owner = each
                 self.call_function(setter, [(owner, None), (value, origin)], {})
                 return True
         return False
 
-    def setters(self, cls: Class) -> list[tuple[Class, dict]]:
-        """Classes of the lineage whose code runs on attribute writes, and for which names."""
+    def setters(self, cls: Class) -> list[tuple[Class, frozenset]]:
+        """Classes of the lineage whose code runs on attribute writes, and the names for which it does."""
         if cls.node is not None:
             return self._setters(cls)
         return self.memoised(("setters", cls.path, cls.name), lambda: self._setters(cls))
 
-    def _setters(self, cls: Class) -> list[tuple[Class, dict]]:
+    def _setters(self, cls: Class) -> list[tuple[Class, frozenset]]:
         found = []
         for each in self.lineage(cls)[0]:
             if isinstance(each, Class):
-                names = {}
-                for position, statement in enumerate(self.class_source(each).node.body):
-                    if isinstance(statement, ast.FunctionDef) and (
-                        statement.name == "__setattr__" or any("setter" in ast.unparse(d) for d in statement.decorator_list)
-                    ):
-                        names[statement.name] = lambda node, p=position: node.body[p]
+                source = self.class_source(each)
+                names = frozenset(n for n in source.members if n == "__setattr__" or source.setter(n) is not None)
                 if names:
                     found.append((each, names))
         return found

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import sys
 from typing import Any
 
 from bisect_recompute.differ.recipes.calls import Calls
@@ -10,11 +11,15 @@ from bisect_recompute.differ.recipes.classes import Classes
 from bisect_recompute.differ.recipes.expressions import Expressions
 from bisect_recompute.differ.recipes.launcher import Launcher
 from bisect_recompute.differ.recipes.library import Library
+from bisect_recompute.differ.recipes.memo import Memos
 from bisect_recompute.differ.recipes.modules import Modules
 from bisect_recompute.differ.recipes.state import Exhausted, Imprecise, Raised, State
 from bisect_recompute.differ.recipes.statements import Statements
 from bisect_recompute.differ.recipes.values import MISSING, Func
 from bisect_recompute.differ.recipes.world import World
+
+
+_RECURSION = 12_000
 
 
 class _Handlers(dict):
@@ -29,12 +34,11 @@ class Failed(Exception):
     """The function could not be evaluated. The message says why."""
 
 
-class Interpreter(Statements, Expressions, Calls, Classes, Library, Launcher, Modules, State):
+class Interpreter(Statements, Expressions, Calls, Classes, Library, Launcher, Modules, Memos, State):
     def __init__(self, world: World):
         super().__init__()
         self.world = world
-        self.deps: dict = {}
-        self.memos: dict = {}
+        self.start_memos()
         self.in_progress: set = set()
         self.partial: dict = {}
         """(path, name) -> slot of a registry while the statements that fill it are evaluated."""
@@ -65,6 +69,9 @@ class Interpreter(Statements, Expressions, Calls, Classes, Library, Launcher, Mo
         self.kept_alive.clear()
         self.serial += 1
         self.lowest_write = 1 << 60
+        # Deeply nested calls of the evaluated program are nested calls here, several per level.
+        limit = sys.getrecursionlimit()
+        sys.setrecursionlimit(max(limit, _RECURSION))
         try:
             return run(), self.deps
         except Raised as error:
@@ -77,6 +84,7 @@ class Interpreter(Statements, Expressions, Calls, Classes, Library, Launcher, Mo
         except RecursionError:
             raise Failed("it is nested too deeply") from None
         finally:
+            sys.setrecursionlimit(limit)
             self.undo(0)
 
     def call_recipe(self, path: str, name: str, kwargs: dict) -> Any:

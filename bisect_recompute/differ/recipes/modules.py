@@ -12,53 +12,8 @@ from bisect_recompute.differ.recipes.values import MISSING, Class, External, Mod
 from bisect_recompute.differ.recipes.world import module_name
 
 
-class Memo:
-    """A value, and the fingerprints of all that its evaluation read."""
-
-    __slots__ = ("value", "dependencies", "epoch", "paths", "modules")
-
-    def __init__(self, value, dependencies, epoch):
-        self.value = value
-        self.dependencies = dependencies
-        self.epoch = epoch
-        self.paths = {d[1] for d in dependencies if d[0] != "module"}
-        self.modules = any(d[0] == "module" for d in dependencies)
-
-
 class Modules:
-    """Part of the interpreter. Needs ``world``, ``deps`` (dependency -> fingerprint), ``memos`` and the state."""
-
-    def depend(self, *dependency) -> Any:
-        found = self.deps.get(dependency, MISSING)
-        if found is MISSING:
-            found = self.deps[dependency] = self.world.fingerprint(dependency)
-        return found
-
-    def memoised(self, key: tuple, compute) -> Any:
-        """``compute()``, or its result from before where nothing it read has changed."""
-        memo = self.memos.get(key)
-        if memo is not None and self.holds(memo):
-            self.deps.update(memo.dependencies)
-            return memo.value
-        outer, self.deps = self.deps, {}
-        try:
-            value = compute()
-            self.memos[key] = Memo(value, self.deps, self.world.epoch)
-            return value
-        finally:
-            outer.update(self.deps)
-            self.deps = outer
-
-    def holds(self, memo: Memo) -> bool:
-        world = self.world
-        if memo.epoch != world.epoch:
-            since, changed_at = memo.epoch, world.changed_at
-            if any(changed_at.get(path, 0) > since for path in memo.paths) or (memo.modules and world.modules_at > since):
-                fingerprint = world.fingerprint
-                if any(fingerprint(d) != f for d, f in memo.dependencies.items()):
-                    return False
-            memo.epoch = world.epoch
-        return True
+    """Part of the interpreter."""
 
     def isolated(self, compute) -> Any:
         """Runs code of a module: its effects are the module's, not those of the evaluation that needed it."""

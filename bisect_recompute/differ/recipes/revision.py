@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-from collections import defaultdict
 from typing import Callable, Iterable, Mapping, Optional
 
 from bisect_recompute.differ.recipes.interpreter import Interpreter
@@ -12,15 +10,14 @@ from bisect_recompute.differ.recipes.recipes import (
 )
 from bisect_recompute.differ.recipes.world import World
 
-_RECURSION = 12_000
+_RECIPE = "recipe"
+_SWEEP = 40
 
 
 class Revision:
     """The recipes of a revision. ``recipes``: key -> RecipeState."""
 
     def __init__(self, read_blob: Callable[[str], Optional[bytes]], tree: Mapping[str, str]):
-        # Deeply nested calls of the evaluated program are nested calls here, several per level.
-        sys.setrecursionlimit(max(sys.getrecursionlimit(), _RECURSION))
         self.world = World(read_blob, tree)
         self.interpreter = Interpreter(self.world)
         self.recipes: dict[str, RecipeState] = {}
@@ -28,8 +25,8 @@ class Revision:
         """Key -> the state at the last revision where evaluating it did not fail; of recipes that still exist."""
         self._cells: dict[str, dict[str, Cell]] = {}
         self._cell: dict[str, Cell] = {}
-        self._readers: dict[tuple, set[str]] = defaultdict(set)
         self._dependencies: dict[str, Mapping] = {}
+        self._moves = 0
         self._update(path for path in self.world.tree)
 
     def move(self, changed: Iterable[tuple[str, Optional[str]]]) -> set[str]:
@@ -44,15 +41,17 @@ class Revision:
             if is_recipe_file(path):
                 touched |= self._discover(path)
         stale = set(touched)
-        changed = set(paths)
-        for key in self._affected(paths):
-            for dependency, fingerprint in self._dependencies[key].items():
-                if dependency[0] == "module" or dependency[1] in changed:
-                    if self.world.fingerprint(dependency) != fingerprint:
-                        stale.add(key)
-                        break
+        interpreter = self.interpreter
+        for _, key in interpreter.doubt(paths, self.world.modules_at == self.world.epoch):
+            dependencies = self._dependencies.get(key)
+            if dependencies is not None and key not in stale:
+                if any(interpreter.current(d) != f for d, f in dependencies.items()):
+                    stale.add(key)
         for key in stale:
             self._evaluate(key)
+        self._moves += 1
+        if self._moves % _SWEEP == 0:
+            interpreter.sweep()
         return stale
 
     def _discover(self, path: str) -> set[str]:
@@ -68,16 +67,6 @@ class Revision:
             del self._cell[key]
         return (before.keys() ^ after.keys()) & after.keys() | (before.keys() - after.keys())
 
-    def _affected(self, paths: list[str]) -> set[str]:
-        keys: set[str] = set()
-        for path in paths:
-            keys |= self._readers.get(("path", path), set())
-        if self.world.modules_at == self.world.epoch:
-            for reader, found in list(self._readers.items()):
-                if reader[0] == "module":
-                    keys |= found
-        return {key for key in keys if key in self._dependencies}
-
     def _evaluate(self, key: str) -> None:
         cell = self._cell.get(key)
         self._forget(key)
@@ -87,8 +76,7 @@ class Revision:
         dependencies = dict(state.dependencies if state is not None else self.interpreter.deps)
         dependencies.setdefault(("name", cell.path, cell.name), self.world.fingerprint(("name", cell.path, cell.name)))
         self._dependencies[key] = dependencies
-        for dependency in dependencies:
-            self._readers[_reader(dependency)].add(key)
+        self.interpreter.link((_RECIPE, key), dependencies)
         if state is None and key in self.last_known and cell.command_line is not None:
             # The launcher fails on what it could start before: broken, not gone.
             state = failed_state(cell, "the launcher fails before training starts")
@@ -102,9 +90,4 @@ class Revision:
             self.last_known[key] = state
 
     def _forget(self, key: str) -> None:
-        for dependency in self._dependencies.pop(key, ()):
-            self._readers[_reader(dependency)].discard(key)
-
-
-def _reader(dependency: tuple) -> tuple:
-    return ("module", dependency[1]) if dependency[0] == "module" else ("path", dependency[1])
+        self.interpreter.unlink((_RECIPE, key), self._dependencies.pop(key, ()))

@@ -111,8 +111,11 @@ def _place(revision: Revision, old_lines: _OldLines, old: RecipeState, new: Reci
     world = revision.world
     if b.origin is not None and _is_new(old_lines, b.origin):
         return world.line(b.origin)
-    for dependency, fingerprint in new.dependencies.items():
-        if dependency[0] == "name" and old.dependencies.get(dependency, fingerprint) != fingerprint:
+    for dependency in revision.interpreter.read_through(new.dependencies):
+        if dependency[0] != "name":
+            continue
+        before = old_lines.files.get(dependency[1])
+        if before is not None and before.fingerprint(dependency[2]) != world.fingerprint(dependency):
             place = _changed_line(revision, old_lines, dependency[1], dependency[2])
             if place[1]:
                 return place
