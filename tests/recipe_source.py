@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from typing import Any
 
+from bisect_recompute.differ.recipes.interpreter import DEFECT
 from bisect_recompute.differ.recipes.revision import Revision
 
 PATH = "src/megatron/bridge/recipes/demo/demo.py"
@@ -73,6 +74,7 @@ def static(files: dict[str, str | bytes], name: str = "demo_config", module: str
 def statically(source: str, name: str = "demo_config") -> dict[str, Any]:
     """Field -> value, "<unset>", or "<unknown>" of a one-file recipe."""
     state = static({PATH: source}, name)
+    assert state is None or DEFECT not in state.failed, state.failed
     if state is None or state.failed:
         return dict.fromkeys(FIELDS, "<unknown>")
     return {f: state.fields[f].shown() for f in FIELDS}

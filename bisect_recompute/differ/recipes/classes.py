@@ -227,6 +227,8 @@ class Classes:
         return made
 
     def _own(self, cls: Class, name: str) -> Optional[Func]:
+        if cls.node is None:
+            self.depend("member", cls.path, cls.name, "")
         if name not in self.class_source(cls).members:
             return None
         slot = self.class_member(cls, name)
@@ -295,6 +297,9 @@ class Classes:
         return made
 
     def class_has_default(self, lineage: list, name: str) -> bool:
+        for each in lineage:
+            if isinstance(each, Class) and each.node is None:
+                self.depend("member", each.path, each.name, name)
         return any(
             isinstance(c, Class) and any(
                 not (isinstance(s, ast.AnnAssign) and s.value is None) for s in self.class_source(c).members.get(name, ())
@@ -330,6 +335,8 @@ class Classes:
         value = args[0][0]
         if isinstance(value, EnumMember):
             return value
+        if cls.node is None:
+            self.depend("member", cls.path, cls.name, "**")
         for statement in self.class_source(cls).node.body:
             for name in _member_names(statement):
                 slot = self.class_member(cls, name)
@@ -524,6 +531,8 @@ class Classes:
         found = []
         for each in self.lineage(cls)[0]:
             if isinstance(each, Class):
+                if each.node is None:
+                    self.depend("member", each.path, each.name, "")
                 source = self.class_source(each)
                 names = frozenset(n for n in source.members if n == "__setattr__" or source.setter(n) is not None)
                 if names:

@@ -19,6 +19,7 @@ from bisect_recompute.differ.recipes.values import MISSING, Func
 from bisect_recompute.differ.recipes.world import World
 
 
+DEFECT = "a defect of this tool"
 _RECURSION = 12_000
 
 
@@ -83,6 +84,9 @@ class Interpreter(Statements, Expressions, Calls, Classes, Library, Launcher, Mo
             raise Failed(str(error)) from None
         except RecursionError:
             raise Failed("it is nested too deeply") from None
+        except Exception as error:
+            # Source of any shape comes in here, and one recipe must not end the report on all others.
+            raise Failed(f"{DEFECT}: {type(error).__name__}: {error}") from error
         finally:
             sys.setrecursionlimit(limit)
             self.undo(0)

@@ -72,9 +72,14 @@ class Library:
             return list(value)
         if isinstance(value, Class) and self.is_enum(value):
             found = []
+            if value.node is None:
+                self.depend("member", value.path, value.name, "**")
             for statement in self.class_source(value).node.body:
                 for target in getattr(statement, "targets", []):
-                    found.append(self.class_member(value, target.id)[0])
+                    slot = self.class_member(value, getattr(target, "id", ""))
+                    if slot is MISSING:
+                        return None
+                    found.append(slot[0])
             return found
         if is_primitive(value):
             raise Raised(TypeError, f"{type(value).__name__} is not iterable")

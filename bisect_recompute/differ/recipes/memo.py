@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import Any, Callable, Iterable
 
-from bisect_recompute.differ.recipes.state import Exhausted, Imprecise, Raised
 from bisect_recompute.differ.recipes.values import (
     MISSING, Bound, Class, Container, EnumMember, External, Func, Method, Module, Obj, Partial, Unknown, is_primitive,
 )
@@ -114,7 +113,8 @@ class Memos:
         compute = memo.compute
         try:
             return self.in_fresh_context(lambda: self._compute(key, compute)).version
-        except (Raised, Imprecise, Exhausted, RecursionError):
+        except Exception:
+            # It does not come to a result any more: what builds on it is computed again and meets the reason.
             self.forget(key)
             return None
 

@@ -302,7 +302,7 @@ def _head(node: ast.ClassDef, source) -> str:
 
 
 def _members(node: ast.ClassDef, source) -> dict[str, str]:
-    """Member name -> fingerprint. "": what decides how instances are made; "*": all fields in order."""
+    """Member name -> fingerprint. "": what decides how instances are made; "*": all fields in order; "**": everything."""
     members: dict[str, str] = {}
     shape = [_head(node, source)]
     fields = []
@@ -323,6 +323,7 @@ def _members(node: ast.ClassDef, source) -> dict[str, str]:
                 shape.append(f"property {statement.name}")
     members[""] = digest("\n".join(shape))
     members["*"] = digest("\n".join(fields))
+    members["**"] = digest(source(node))
     return members
 
 
