@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from typing import Any, Optional
 
-from bisect_recompute.differ.recipes.source import touched_names
+from bisect_recompute.differ.recipes.source import member_chunk, touched_names
 from bisect_recompute.differ.recipes.state import Frame, Imprecise, Raised
 from bisect_recompute.differ.recipes.values import (
     MISSING, TAINT, Bound, Class, Container, EnumMember, External, Func, Method, Module, Obj, Partial,
@@ -156,7 +156,7 @@ class Classes:
             self.in_progress.discard(key)
 
     def _run_members(self, cls: Class, name: str, found: list) -> Any:
-        frame = Frame(cls.path, self.class_source(cls).chunk, outer=cls.frame, owner=cls)
+        frame = Frame(cls.path, self._member_chunk(cls, name), outer=cls.frame, owner=cls)
         try:
             if isinstance(found[-1], ast.FunctionDef):
                 if any("setter" in ast.unparse(d) for d in found[-1].decorator_list):
@@ -177,6 +177,13 @@ class Classes:
         elif self.is_enum(cls) and not isinstance(value, (Func, Class)) and not name.startswith("_"):
             value = EnumMember(cls, name, value)
         return (value, slot[1], True)
+
+    def _member_chunk(self, cls: Class, name: str) -> str:
+        source = self.class_source(cls)
+        if cls.node is not None:
+            return source.chunk
+        fingerprint = self.world.fingerprint(("member", cls.path, cls.name, name))
+        return member_chunk(cls.name, name, source.members[name][-1].lineno, fingerprint)
 
     def is_enum(self, cls: Class) -> bool:
         return any(isinstance(c, External) and c.name in _ENUM_BASES for c in self.lineage(cls)[0])
@@ -514,7 +521,7 @@ class Classes:
                 self.call_function(hook, [(owner, None), (name, None), (value, origin)], {})
                 return True
             if name in names:
-                frame = Frame(each.path, self.class_source(each).chunk, outer=each.frame, owner=each)
+                frame = Frame(each.path, self._member_chunk(each, name), outer=each.frame, owner=each)
                 setter = self.make_function(frame, self.class_source(each).setter(name))
                 setter.owner = each
                 self.call_function(setter, [(owner, None), (value, origin)], {})

@@ -125,11 +125,15 @@ class Launcher:
         if slot is not MISSING and isinstance(slot[0], Func):
             names = self.world.file(slot[0].path).parameters.get(slot[0].name, ())
             line = self.command_line
-            if {"model_family_name", "model_recipe_name", "task"} <= line.keys():
-                if "config_variant" not in names and "config" not in line["model_recipe_name"]:
-                    task = "pretrain" if line["task"] == "pretrain" else "finetune"
-                    line = {**line, "model_recipe_name": f"{line['model_recipe_name']}_{task}_config"}
-                found = self.call(slot[0], [], {n: (line[n], None) for n in names if n in line})
+            recipe = line.get("model_recipe_name")
+            task = "pretrain" if line.get("task") == "pretrain" else "finetune"
+            # The function took a recipe's name with and without its suffix, and raises for what it does not know.
+            for name in (recipe, f"{recipe}_{task}_config") if recipe else ():
+                try:
+                    found = self.call(slot[0], [], {n: (v, None) for n, v in line.items() if n in names}
+                                      | {"model_recipe_name": (name, None)})
+                except Raised:
+                    continue
                 number = found.attrs.get("num_gpus") if isinstance(found, Obj) else None
                 if number is not None:
                     return number[0]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Callable, Iterable, Mapping, Optional
 
+from bisect_recompute.differ.recipes.fields import EFFECTIVE
 from bisect_recompute.differ.recipes.interpreter import Interpreter
 from bisect_recompute.differ.recipes.recipes import (
     Cell, RecipeState, cells_of_file, failed_state, is_recipe_file, read_recipe,
@@ -23,6 +24,8 @@ class Revision:
         self.recipes: dict[str, RecipeState] = {}
         self.last_known: dict[str, RecipeState] = {}
         """Key -> the state at the last revision where evaluating it did not fail; of recipes that still exist."""
+        self.limbo: dict[str, RecipeState] = {}
+        """Launched recipes that vanished without a successor: a launcher that is broken for a while may bring it later."""
         self._cells: dict[str, dict[str, Cell]] = {}
         self._cell: dict[str, Cell] = {}
         self._dependencies: dict[str, Mapping] = {}
@@ -86,7 +89,7 @@ class Revision:
             self.last_known.pop(key, None)
             return
         self.recipes[key] = state
-        if not state.failed:
+        if not state.failed and any(state.fields[name].state != "unknown" for name in EFFECTIVE):
             self.last_known[key] = state
 
     def _forget(self, key: str) -> None:

@@ -45,6 +45,8 @@ class Chunk:
     bindings: list[tuple[str, Binding]] = field(default_factory=list)
     members: dict[str, dict[str, str]] = field(default_factory=dict)
     """Class name -> member name -> fingerprint; "" is the class's head and what decides how instances are made."""
+    member_lines: dict[tuple[str, str], int] = field(default_factory=dict)
+    """(class, member) -> line in the chunk on which the member starts."""
     entries: dict[str, bool] = field(default_factory=dict)
     """Functions that can be called without arguments -> whether they say that they return a ConfigContainer."""
     parameters: dict[str, tuple[str, ...]] = field(default_factory=dict)
@@ -67,11 +69,20 @@ class SourceFile:
     members: dict[str, dict[str, str]]
     entries: dict[str, bool]
     parameters: dict[str, tuple[str, ...]]
+    member_lines: dict[tuple[str, str], int]
     broken: str | None = None
     """Why the file does not parse."""
 
     def line(self, chunk: str, line: int) -> int:
-        """Line of the file for line ``line`` of a chunk; 0 where the chunk is not in this version of the file."""
+        """Line of the file for line ``line`` of a chunk; 0 where the chunk is not in this version of the file.
+
+        A member of a class is a chunk of its own, see ``member_chunk``: the rest of the class may change around it.
+        """
+        if chunk.startswith("@"):
+            owner, name, start, fingerprint = chunk[1:].split(" ")
+            if self.members.get(owner, {}).get(name) != fingerprint:
+                return 0
+            return self.member_lines[owner, name] + line - int(start)
         for identity, start in self.places:
             if identity == chunk:
                 return start + line - 1
@@ -103,29 +114,31 @@ class Chunks:
 
     def split(self, blob: str, content: bytes | None) -> SourceFile:
         if content is None:
-            return SourceFile(blob, [], {}, {}, {}, {}, "the clone lacks this file")
+            return SourceFile(blob, [], {}, {}, {}, {}, {}, "the clone lacks this file")
         try:
             text = content.decode("utf-8-sig")
         except UnicodeDecodeError:
-            return SourceFile(blob, [], {}, {}, {}, {}, "the file is not UTF-8")
+            return SourceFile(blob, [], {}, {}, {}, {}, {}, "the file is not UTF-8")
         text = text.replace("\r\n", "\n").replace("\r", "\n").replace("\f", " ")
         try:
             places = self._split(text)
         except _Unparsable as error:
-            return SourceFile(blob, [], {}, {}, {}, {}, f"the file does not parse: {error}")
+            return SourceFile(blob, [], {}, {}, {}, {}, {}, f"the file does not parse: {error}")
         bindings: dict[str, list[tuple[int, Binding]]] = {}
         members: dict[str, dict[str, str]] = {}
         entries: dict[str, bool] = {}
         parameters: dict[str, tuple[str, ...]] = {}
-        for place, (identity, _) in enumerate(places):
+        member_lines: dict[tuple[str, str], int] = {}
+        for place, (identity, start) in enumerate(places):
             chunk = self._chunks[identity]
+            member_lines.update((key, start + line - 1) for key, line in chunk.member_lines.items())
             for name, binding in chunk.bindings:
                 bindings.setdefault(name, []).append((place, binding))
             members.update(chunk.members)
             entries.update(chunk.entries)
             parameters.update(chunk.parameters)
         self._add_registrations(places, bindings)
-        return SourceFile(blob, places, bindings, members, entries, parameters)
+        return SourceFile(blob, places, bindings, members, entries, parameters, member_lines)
 
     def _add_registrations(self, places, bindings) -> None:
         """Binds a name also where a function that changes its object is called at module level."""
@@ -229,6 +242,9 @@ def _describe(identity: str, text: str, tree: list[ast.stmt]) -> Chunk:
             chunk.bindings.append((name, Binding(identity, index, kind, fingerprint)))
         if isinstance(node, ast.ClassDef):
             chunk.members[node.name] = _members(node, source)
+            for statement in node.body:
+                for name in [statement.name] if hasattr(statement, "name") else touched_names(statement):
+                    chunk.member_lines[node.name, name] = statement.lineno
         if isinstance(node, ast.FunctionDef):
             spec = node.args
             chunk.parameters[node.name] = tuple(a.arg for a in (*spec.posonlyargs, *spec.args, *spec.kwonlyargs))
@@ -325,6 +341,11 @@ def _members(node: ast.ClassDef, source) -> dict[str, str]:
     members["*"] = digest("\n".join(fields))
     members["**"] = digest(source(node))
     return members
+
+
+def member_chunk(owner: str, name: str, start: int, fingerprint: str) -> str:
+    """Chunk id of a class's member that starts on line ``start`` of the class's own chunk."""
+    return f"@{owner} {name} {start} {fingerprint}"
 
 
 def touched_names(node: ast.AST) -> set[str]:

@@ -68,6 +68,8 @@ def step(revision: Revision, changed: Sequence[tuple[str, Optional[str]]]) -> Re
     if gone and come:
         bodies = {k: body_of(old_files.get(s.cell.path), world.chunks, s.cell) for k, s in gone.items()}
         moved = pair(revision, {k: s.cell for k, s in gone.items()}, bodies, {k: s.cell for k, s in come.items()})
+    moved.update(_from_limbo(revision, before, come.keys() - set(moved.values()), come))
+    revision.limbo.update((k, s) for k, s in gone.items() if k not in moved and s.cell.command_line is not None)
     changes: list[SettingChange] = []
     effective: list[bool] = []
     states: list[tuple[str, str, str]] = []
@@ -91,6 +93,17 @@ def step(revision: Revision, changed: Sequence[tuple[str, Optional[str]]]) -> Re
     kinds = [kind for kind, there in (("recipe-value", any(effective)), ("recipe-added", added), ("recipe-removed", removed),
                                       ("recipe-moved", renamed)) if there]
     return RecipeChanges(tuple(kinds), tuple(changes), tuple(effective), tuple(states), tuple(sorted(renamed.items())), added, removed)
+
+
+def _from_limbo(revision: Revision, before: dict, free: set, come: dict) -> dict[str, str]:
+    """Pairs recipes that appear with those that vanished in an earlier commit; their states go into ``before``."""
+    if not revision.limbo or not free:
+        return {}
+    limbo = {k: s.cell for k, s in revision.limbo.items()}
+    pairs = pair(revision, limbo, {}, {k: come[k].cell for k in free if come[k].cell.command_line is not None})
+    for old in pairs:
+        before[old] = revision.limbo.pop(old)
+    return pairs
 
 
 class _OldLines:
