@@ -24,6 +24,7 @@ _PARSER = f"{BASE}argument_parser.py"
 _CONFIG_FILE = re.compile(rf"^{BASE}configs/(?P<family>[^/]+)/[^/]+\.(?P<kind>py|yaml)$")
 _FUNCTION = re.compile(r"(?P<recipe>.+)_(?P<task>pretrain|finetune|sft|lora|peft)_config_(?P<gpu>[a-z]+\d+)$")
 _OLD_FUNCTION = re.compile(r"(?P<name>[a-z0-9]+)_(?P<size>.+)_(?P<gpu>[a-z]+\d+)_(?P<number>\d+)gpus_config$")
+_MIDDLE_FUNCTION = re.compile(r"(?P<model>.+)_(?P<gpu>(?:gb|vr|b|h|r)\d{3})(?:_(?P<task>sft|lora|finetune))?_config$")
 _PRECISIONS = ("bf16", "fp8_cs", "fp8_mx", "fp8_sc", "fp8_ds", "nvfp4")
 _VARIANTS = ("v1", "v2")
 _KEY = "config"
@@ -65,12 +66,15 @@ def _command_line(family: str, name: str, precision: str, split_precision: bool)
     line: dict[str, Any] = {"compute_dtype": precision, "data": "mock", "domain": "llm"}
     if split_precision:
         line.update(compute_dtype=kind, fp8_recipe=scaling or None)
-    new, old = _FUNCTION.match(name), _OLD_FUNCTION.match(name)
+    new, old, middle = _FUNCTION.match(name), _OLD_FUNCTION.match(name), _MIDDLE_FUNCTION.match(name)
     if new:
         line.update(model_family_name=family, model_recipe_name=new["recipe"], task=new["task"], gpu=new["gpu"])
     elif old:
         line.update(model_name=family, model_size=name[len(family) + 1 :].rpartition(f"_{old['gpu']}_")[0], gpu=old["gpu"],
                     num_gpus=int(old["number"]))
+    elif middle:
+        line.update(model_name=family, model_size=middle["model"].removeprefix(family).lstrip("_"), gpu=middle["gpu"],
+                    task=middle["task"] or "pretrain")
     else:
         return None
     return line
@@ -128,10 +132,10 @@ class Launcher:
             recipe = line.get("model_recipe_name")
             task = "pretrain" if line.get("task") == "pretrain" else "finetune"
             # The function took a recipe's name with and without its suffix, and raises for what it does not know.
-            for name in (recipe, f"{recipe}_{task}_config") if recipe else ():
+            for name in (recipe, f"{recipe}_{task}_config") if recipe else (None,):
+                given = {n: (v, None) for n, v in {**line, "model_recipe_name": name}.items() if n in names}
                 try:
-                    found = self.call(slot[0], [], {n: (v, None) for n, v in line.items() if n in names}
-                                      | {"model_recipe_name": (name, None)})
+                    found = self.call(slot[0], [], given)
                 except Raised:
                     continue
                 number = found.attrs.get("num_gpus") if isinstance(found, Obj) else None

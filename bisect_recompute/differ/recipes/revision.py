@@ -32,6 +32,11 @@ class Revision:
         self._moves = 0
         self._update(path for path in self.world.tree)
 
+    def launcher_is_broken(self) -> bool:
+        """Whether there is what a launcher could start and hardly any of it comes to a known configuration."""
+        launched = [key for key, cell in self._cell.items() if cell.command_line is not None]
+        return len(launched) > 8 * sum(key in self.last_known for key in launched)
+
     def move(self, changed: Iterable[tuple[str, Optional[str]]]) -> set[str]:
         """Goes to a neighbour by its changed (path, new blob or None). Returns keys whose result may differ."""
         paths = self.world.move(changed)

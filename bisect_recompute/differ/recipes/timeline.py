@@ -12,8 +12,13 @@ from bisect_recompute.differ.recipes.fields import UNSET, FieldState
 from bisect_recompute.differ.recipes.moves import body_of, pair
 from bisect_recompute.differ.recipes.recipes import RecipeState
 from bisect_recompute.differ.recipes.revision import Revision
+from bisect_recompute.errors import UsageError
 from bisect_recompute.history.commit import Commit
 from bisect_recompute.history.repository import Repository
+
+
+_LOOK_BACK = (10, 40, 120)
+"""Commits; the longest stretch on which the launcher did not start took 90."""
 
 
 @dataclass(frozen=True)
@@ -32,13 +37,13 @@ class RecipeChanges:
     removed: tuple[str, ...] = ()
 
 
-def walk(repository: Repository, commits: Sequence[Commit], start: Optional[str] = None) -> Iterable[RecipeChanges]:
+def walk(repository: Repository, commits: Sequence[Commit]) -> Iterable[RecipeChanges]:
     """The changes of consecutive commits, oldest first; each commit is compared with its first parent."""
     if not commits:
         return
     changed = repository.changes_in(commits)
-    at = start or (commits[0].parents[0] if commits[0].parents else None)
-    revision = Revision(repository.read_blob, repository.tree(at) if at else {})
+    at = commits[0].parents[0] if commits[0].parents else None
+    revision = _at(repository, at)
     for commit in commits:
         parent = commit.parents[0] if commit.parents else None
         if parent != at:
@@ -46,6 +51,22 @@ def walk(repository: Repository, commits: Sequence[Commit], start: Optional[str]
             _jump(repository, revision, parent)
         yield step(revision, [(c.path, c.new_blob) for c in changed[commit.sha]])
         at = commit.sha
+
+
+def _at(repository: Repository, sha: Optional[str]) -> Revision:
+    """The revision; where its launcher is broken, with the states of a little earlier, when it was not."""
+    revision = Revision(repository.read_blob, repository.tree(sha) if sha else {})
+    if sha is not None and revision.launcher_is_broken():
+        for back in _LOOK_BACK:
+            try:
+                before = repository.commit(f"{sha}~{back}").sha
+            except UsageError:
+                break
+            earlier = Revision(repository.read_blob, repository.tree(before))
+            if not earlier.launcher_is_broken():
+                _jump(repository, earlier, sha)
+                return earlier
+    return revision
 
 
 def _jump(repository: Repository, revision: Revision, sha: Optional[str]) -> None:
