@@ -38,6 +38,11 @@ BODIES = {
     "finally": "try:\n    put(cfg)\nfinally:\n    cfg.model.recompute_num_layers = 2",
     "sorted set": "cfg.model.recompute_modules = sorted({'b', 'a'})",
     "class attribute": "class Y(Model):\n    recompute_method = 'block'\ncfg.model = Y()\ncfg.model.recompute_num_layers = 1",
+    "own __setattr__": (
+        "class Y(Model):\n    def __setattr__(self, name, value):\n        object.__setattr__(self, name, value)\n"
+        "        if name == 'recompute_method':\n            object.__setattr__(self, 'recompute_num_layers', 5)\n"
+        "cfg.model = Y()\ncfg.model.recompute_method = 'block'"
+    ),
     "nested function default": "def f(c, n=len(TABLE)):\n    c.model.recompute_num_layers = n\nf(cfg)",
     "chained comparison": "cfg.model.cpu_offloading = 1 < BASE.layers <= 2",
     "star arguments": "put(*[cfg, 'selective'], **{'recompute_modules': []})",

@@ -37,6 +37,8 @@ class Library:
                 table[f"builtins.{name}"] = lambda a, k: Unknown("an exception", True)
         for name in ("builtins.print", "logging.getLogger", "builtins.id", "builtins.hash"):
             table[name] = lambda a, k, n=name: Unknown(f"the result of {n}()", True)
+        # Its name has the underscores that stand for dots above.
+        table["builtins.object.__setattr__"] = self._write_past_hooks
         return table
 
     def _pure(self, function):
@@ -384,7 +386,7 @@ class Library:
     def lib_builtins__delattr(self, args, kwargs):
         raise Imprecise("delattr()")
 
-    def lib_object____setattr__(self, args, kwargs):
+    def _write_past_hooks(self, args, kwargs):
         self.put_heap(args[0][0], args[0][0].attrs, args[1][0], (args[2][0], args[2][1], False))
 
     def lib_builtins__type(self, args, kwargs):
