@@ -91,9 +91,16 @@ class Memos:
         if key not in self.doubtful or key in self.looking:
             return True
         self.looking.add(key)
+        memos, doubtful, fingerprint_of = self.memos, self.doubtful, self.world.fingerprint
         try:
-            for dependency, fingerprint in self.memos[key].dependencies.items():
-                if self.current(dependency) != fingerprint:
+            for dependency, fingerprint in memos[key].dependencies.items():
+                if dependency[0] != "memo":
+                    if fingerprint_of(dependency) != fingerprint:
+                        return False
+                elif dependency[1] in doubtful or dependency[1] not in memos:
+                    if self.current(dependency) != fingerprint:
+                        return False
+                elif memos[dependency[1]].version != fingerprint:
                     return False
         finally:
             self.looking.discard(key)
@@ -117,6 +124,21 @@ class Memos:
             # It does not come to a result any more: what builds on it is computed again and meets the reason.
             self.forget(key)
             return None
+
+    def still_right(self, dependencies: dict, changed: set) -> bool:
+        """Whether all dependencies of a recipe, right before the last move, are so after it. ``changed``: its paths."""
+        memos, doubtful = self.memos, self.doubtful
+        for dependency, fingerprint in dependencies.items():
+            kind = dependency[0]
+            if kind == "memo":
+                memo = memos.get(dependency[1])
+                if memo is None or memo.version != fingerprint:
+                    return False
+                if dependency[1] in doubtful and self.current(dependency) != fingerprint:
+                    return False
+            elif (kind == "module" or dependency[1] in changed) and self.world.fingerprint(dependency) != fingerprint:
+                return False
+        return True
 
     def in_fresh_context(self, run: Callable) -> Any:
         names = ("trail", "deps", "shared", "may_raise", "lowest_write", "depth", "one_off", "globals_changed", "steps",
@@ -161,27 +183,15 @@ class Memos:
                 new = self.found_modules[dotted] = self.world.find_module(dotted)
                 if new != old:
                     todo += self.readers.get(("module", dotted), ())
-        outside = set()
+        seen: set = set()
         while todo:
             key = todo.pop()
-            if key not in self.memos:
-                outside.add(key)
-            elif key not in self.doubtful:
-                self.doubtful.add(key)
+            if key not in seen:
+                seen.add(key)
                 todo += self.readers.get(("memo", key), ())
-            else:
-                # In doubt since before; what reads it is too, except recipes, which are looked at in every move.
-                outside.update(k for k in self._above(key) if k not in self.memos)
-        return outside
-
-    def _above(self, key: tuple) -> set:
-        seen, todo = set(), [key]
-        while todo:
-            for reader in self.readers.get(("memo", todo.pop()), ()):
-                if reader not in seen:
-                    seen.add(reader)
-                    todo.append(reader)
-        return seen
+        memos = seen & self.memos.keys()
+        self.doubtful |= memos
+        return seen - memos
 
     def sweep(self) -> None:
         """Drops results that nothing builds on any more."""

@@ -49,11 +49,11 @@ class Revision:
             if is_recipe_file(path):
                 touched |= self._discover(path)
         stale = set(touched)
-        interpreter = self.interpreter
+        interpreter, changed = self.interpreter, set(paths)
         for _, key in interpreter.doubt(paths, self.world.modules_at == self.world.epoch):
             dependencies = self._dependencies.get(key)
             if dependencies is not None and key not in stale:
-                if any(interpreter.current(d) != f for d, f in dependencies.items()):
+                if not interpreter.still_right(dependencies, changed):
                     stale.add(key)
         for key in stale:
             self._evaluate(key)

@@ -106,7 +106,7 @@ class SourceFile:
 class Chunks:
     """All chunks seen so far, by content."""
 
-    def __init__(self, tree_budget: int = 3_000_000):
+    def __init__(self, tree_budget: int = 5_000_000):
         self._chunks: dict[str, Chunk] = {}
         self._trees: dict[str, list[ast.stmt]] = {}
         self._kept = 0
@@ -159,8 +159,11 @@ class Chunks:
         return self.tree(chunk)[index]
 
     def tree(self, chunk: str) -> list[ast.stmt]:
-        tree = self._trees.get(chunk)
-        if tree is None:
+        tree = self._trees.pop(chunk, None)
+        if tree is not None:
+            # To the end: the front is dropped first.
+            self._trees[chunk] = tree
+        else:
             text = self._chunks[chunk].text
             tree = self._trees[chunk] = _parse(text)
             self._kept += len(text)

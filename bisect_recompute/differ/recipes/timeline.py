@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+from contextlib import contextmanager
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Iterable, Mapping, Optional, Sequence
@@ -17,6 +19,10 @@ from bisect_recompute.history.commit import Commit
 from bisect_recompute.history.repository import Repository
 
 
+_COLLECT = 500
+"""Commits between two searches of everything for garbage."""
+_MANY = 400
+"""Evaluations between two searches of what is new."""
 _LOOK_BACK = (10, 40, 120)
 """Commits; the longest stretch on which the launcher did not start took 90."""
 
@@ -42,9 +48,31 @@ def walk(repository: Repository, commits: Sequence[Commit]) -> Iterable[RecipeCh
     if not commits:
         return
     changed = repository.changes_in(commits)
+    with _few_collections():
+        yield from _walk(repository, commits, changed)
+
+
+@contextmanager
+def _few_collections():
+    """Syntax trees are many small objects that live long: looking through them for garbage takes most of the time."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
+
+
+def _walk(repository: Repository, commits: Sequence[Commit], changed: Mapping) -> Iterable[RecipeChanges]:
     at = commits[0].parents[0] if commits[0].parents else None
     revision = _at(repository, at)
-    for commit in commits:
+    collected = 0
+    for number, commit in enumerate(commits):
+        evaluated = revision.interpreter.evaluations
+        if number % _COLLECT == _COLLECT - 1 or evaluated - collected > _MANY:
+            gc.collect(2 if number % _COLLECT == _COLLECT - 1 else 1)
+            collected = evaluated
         parent = commit.parents[0] if commit.parents else None
         if parent != at:
             # Not the next commit of one line: go to its first parent first.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Optional
 
-PRIMITIVES = (type(None), bool, int, float, complex, str, bytes, type(Ellipsis))
+_PRIMITIVES = frozenset((type(None), bool, int, float, complex, str, bytes, type(Ellipsis)))
 MISSING = object()
 ITEMS = 0
 """Key of a container's content; no name, so no place of another kind has it."""
@@ -191,7 +191,7 @@ HEAP = (Obj, Container)
 
 
 def is_primitive(value: Any) -> bool:
-    return isinstance(value, PRIMITIVES)
+    return value.__class__ in _PRIMITIVES
 
 
 def same(a: Any, b: Any) -> bool:
