@@ -6,6 +6,7 @@ import dataclasses
 import importlib
 import json
 import os
+import pickle
 import sys
 import time
 import traceback
@@ -47,17 +48,37 @@ def run(job: dict, send) -> ProbeResult:
         )
     except BaseException as error:  # the commit's code may raise anything, SystemExit included
         traceback.print_exc()
-        reason = f"{type(error).__name__}: {error}".strip().splitlines()
         return dataclasses.replace(
-            result, stage=stage, reason=reason[-1] if reason else type(error).__name__,
-            seconds=round(time.monotonic() - began, 3),
+            result, stage=getattr(error, "stage", stage), reason=_last_line(error), seconds=round(time.monotonic() - began, 3)
         )
+
+
+LONGEST_REASON = 1000
+
+
+def _last_line(error: BaseException) -> str:
+    """``Type: message``, one printable line. The message is the commit's own and may be anything."""
+    try:
+        lines = f"{type(error).__name__}: {error}".strip().splitlines()
+    except Exception:
+        lines = []
+    line = lines[-1] if lines else type(error).__name__
+    return line[:LONGEST_REASON].encode("utf-8", "backslashreplace").decode()
+
+
+class RankFailed(Exception):
+    """The simulation of another rank than the first failed, at ``stage``."""
+
+    def __init__(self, message: str, stage: str):
+        super().__init__(message)
+        self.stage = stage
 
 
 def _measure(job: dict, on_stage) -> dict:
     tree = Path(job["tree"])
     finder = CommitFinder(tree, Path(job["bytecode"]))
     finder.install()
+    os.chdir(tree)
     on_stage("import")
     recipe = _recipe(job["recipe"])
     if recipe.model.deterministic_mode:  # as Megatron-LM's launch scripts must: both packages insist on it
@@ -101,18 +122,17 @@ def _distinct_ranks(recipe: Recipe) -> list[int]:
 
 def _in_fork(recipe: Recipe, rank: int, source_files) -> one_rank.RankMeasurement:
     """A process simulates one rank only: caches of workspaces and process groups would leak into the next."""
-    import pickle
-
     read, write = os.pipe()
     pid = os.fork()
     if pid == 0:
         os.close(read)
+        stages = ["build"]
         with os.fdopen(write, "wb") as stream:
             try:
-                answer = one_rank.measure(recipe, rank, source_files, lambda name: None)
+                answer = one_rank.measure(recipe, rank, source_files, stages.append)
             except BaseException as error:
                 traceback.print_exc()
-                answer = f"{type(error).__name__}: {error} (rank {rank})"
+                answer = RankFailed, f"rank {rank}: {_last_line(error)}", stages[-1]
             pickle.dump(answer, stream)
         os._exit(0)
     os.close(write)
@@ -122,8 +142,8 @@ def _in_fork(recipe: Recipe, rank: int, source_files) -> one_rank.RankMeasuremen
     if not data:
         raise RuntimeError(f"the simulation of rank {rank} ended without an answer")
     answer = pickle.loads(data)
-    if isinstance(answer, str):
-        raise RuntimeError(answer)
+    if isinstance(answer, tuple):
+        raise answer[0](*answer[1:])
     return answer
 
 
@@ -181,7 +201,7 @@ def main(job: dict, descriptor: int):
     log = os.open(job["log"], os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
     os.dup2(log, 1)
     os.dup2(log, 2)
-    sys.stdout, sys.stderr = os.fdopen(1, "w", buffering=1), os.fdopen(2, "w", buffering=1)
+    sys.stdout, sys.stderr = (os.fdopen(fd, "w", buffering=1, errors="backslashreplace") for fd in (1, 2))
     with os.fdopen(descriptor, "w", buffering=1) as stream:
         def send(message):
             stream.write(json.dumps(message) + "\n")

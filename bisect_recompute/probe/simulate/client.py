@@ -5,6 +5,7 @@ from __future__ import annotations
 import concurrent.futures
 import itertools
 import json
+import os
 import subprocess
 import sys
 import threading
@@ -13,11 +14,15 @@ from pathlib import Path
 
 from pydantic import TypeAdapter
 
+import bisect_recompute
 from bisect_recompute.errors import UsageError
 from bisect_recompute.probe.recipe import Recipe, RecipeFunction
 from bisect_recompute.probe.result import ProbeResult
+from bisect_recompute.probe.simulate.supervisor import failure
 
 _RESULT = TypeAdapter(ProbeResult)
+START = 180.0
+"""Seconds that the warm process may take to start and to queue, over a probe's own limit."""
 
 
 class Simulator:
@@ -53,8 +58,8 @@ class Simulator:
 
     def _server(self, gpu: str) -> "_Server":
         with self._lock:
-            if gpu not in self._servers:
-                self._servers[gpu] = _Server(gpu)
+            if gpu not in self._servers or not self._servers[gpu].alive:
+                self._servers[gpu] = _Server(gpu, self._bytecode)
             return self._servers[gpu]
 
     def close(self):
@@ -71,15 +76,21 @@ class Simulator:
 
 
 class _Server:
-    def __init__(self, gpu: str):
+    def __init__(self, gpu: str, folder: Path):
+        # Away from the user's directory: `python -m` puts the working directory before all else on sys.path.
+        empty = folder / "empty"
+        empty.mkdir(parents=True, exist_ok=True)
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "bisect_recompute.probe.simulate.server", gpu],
+            [sys.executable, "-m", "bisect_recompute.probe.simulate.server", gpu], cwd=empty,
+            env={**os.environ, "PYTHONPATH": _python_path()},
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
         )
         self._ids = itertools.count()
-        self._waiting: dict[int, concurrent.futures.Future] = {}
+        self._waiting: dict[int, tuple[dict, concurrent.futures.Future]] = {}
         self._lock = threading.Lock()
         self._errors: list[str] = []
+        self._ready = False
+        self.alive = True
         threading.Thread(target=self._read_errors, daemon=True).start()
         threading.Thread(target=self._read_answers, daemon=True).start()
 
@@ -87,28 +98,42 @@ class _Server:
         future: concurrent.futures.Future = concurrent.futures.Future()
         with self._lock:
             job["id"] = next(self._ids)
-            self._waiting[job["id"]] = future
+            self._waiting[job["id"]] = job, future
             try:
                 self._process.stdin.write(json.dumps(job) + "\n")
                 self._process.stdin.flush()
             except (BrokenPipeError, ValueError):
-                self._fail(future)
-        return future.result()
+                self._give_up(job, future)
+        try:
+            return future.result(timeout=START + job["timeout"])
+        except concurrent.futures.TimeoutError:
+            self._process.kill()  # it was stopped: its own limits would have answered long ago
+            return future.result()
 
     def _read_answers(self):
         for line in self._process.stdout:
             answer = json.loads(line)
+            if answer.get("ready"):
+                self._ready = True
+                continue
             with self._lock:
-                future = self._waiting.pop(answer["id"])
-            future.set_result(answer["result"])
+                _, future = self._waiting.pop(answer["id"], (None, None))
+            if future is not None and not future.done():
+                future.set_result(answer["result"])
         self._process.wait()
         with self._lock:
-            for future in self._waiting.values():
-                self._fail(future)
+            self.alive = False
+            for job, future in self._waiting.values():
+                self._give_up(job, future)
             self._waiting.clear()
 
-    def _fail(self, future):
+    def _give_up(self, job: dict, future):
+        """A simulator that never was ready cannot run here; one that died later was killed under its probes."""
+        self.alive = False
         if future.done():
+            return
+        if self._ready:
+            future.set_result(failure(job, "failed", "import", "the simulator was killed while this probe ran", 0.0))
             return
         last = [line for line in self._errors if line.strip()][-1:] or ["it ended without a word"]
         future.set_exception(UsageError(
@@ -131,3 +156,11 @@ class _Server:
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
+
+
+def _python_path() -> str:
+    """Where this tool itself was imported from, then what the user gave, without the working directory."""
+    given = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    here = os.path.realpath(os.getcwd())
+    kept = [entry for entry in given if entry and os.path.realpath(entry) != here]
+    return os.pathsep.join([*kept, str(Path(bisect_recompute.__file__).resolve().parents[1])])

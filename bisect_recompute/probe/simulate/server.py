@@ -1,4 +1,4 @@
-"""The warm parent process: has imported torch and Transformer Engine, forks one child per probe.
+"""The warm parent process: has imported torch and Transformer Engine, forks one supervised child per probe.
 
 Reads jobs as JSON lines on standard input, writes answers as JSON lines on standard output. It ends, with its children,
 when its input closes: a killed tool leaves nothing behind.
@@ -6,7 +6,6 @@ when its input closes: a killed tool leaves nothing behind.
 
 from __future__ import annotations
 
-import ctypes
 import gc
 import json
 import os
@@ -16,20 +15,26 @@ import sys
 import time
 from dataclasses import dataclass, field
 
+import psutil
+
 from bisect_recompute.probe.gpu import GPUS
+from bisect_recompute.probe.simulate import supervisor
+
+GRACE = 10.0
+"""Seconds over a probe's limit after which its supervisor is taken for stopped."""
 
 
 @dataclass
-class Child:
+class Running:
     job: dict
     pid: int
     descriptor: int
-    deadline: float
     data: bytes = b""
-    stage: str = "import"
-    result: dict | None = None
-    timed_out: bool = False
     started: float = field(default_factory=time.monotonic)
+
+    @property
+    def deadline(self) -> float:
+        return self.started + self.job["timeout"] + GRACE
 
 
 class Server:
@@ -37,7 +42,7 @@ class Server:
         self.answers = answers
         self.selector = selectors.DefaultSelector()
         self.selector.register(0, selectors.EVENT_READ, None)
-        self.children: dict[int, Child] = {}
+        self.running: dict[int, Running] = {}
         self.input = b""
 
     def serve(self):
@@ -48,19 +53,16 @@ class Server:
                         if not self._read_jobs():
                             return
                     else:
-                        self._read_child(key.data)
-                now = time.monotonic()
-                for child in self.children.values():
-                    if now > child.deadline and not child.timed_out:
-                        child.timed_out = True
-                        _kill(child.pid)
+                        self._read_answer(key.data)
+                for probe in list(self.running.values()):
+                    if time.monotonic() > probe.deadline:
+                        self._end(probe, "timeout", f"no answer within {probe.job['timeout']:g} s; its supervisor was stopped")
         finally:
-            for child in self.children.values():
-                _kill(child.pid)
+            supervisor.kill_descendants()
 
     def _next_deadline(self):
-        waiting = [c.deadline for c in self.children.values() if not c.timed_out]
-        return max(0.0, min(waiting) - time.monotonic()) if waiting else None
+        deadlines = [probe.deadline for probe in self.running.values()]
+        return max(0.0, min(deadlines) - time.monotonic()) if deadlines else None
 
     def _read_jobs(self) -> bool:
         data = os.read(0, 1 << 16)
@@ -75,68 +77,58 @@ class Server:
         read, write = os.pipe()
         pid = os.fork()
         if pid == 0:
-            status = 1
             try:
-                os.setsid()
-                ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG: do not outlive the server
-                os.close(read)
-                devnull = os.open(os.devnull, os.O_RDONLY)
-                os.dup2(devnull, 0)
-                from bisect_recompute.probe.simulate import child
-
-                child.main(job, write)
-                status = 0
+                supervisor.keep_only(write)
+                supervisor.supervise(job, write)
             finally:
-                os._exit(status)
+                os._exit(0)
         os.close(write)
-        child = Child(job, pid, read, time.monotonic() + job["timeout"])
-        self.children[pid] = child
-        self.selector.register(read, selectors.EVENT_READ, child)
+        probe = Running(job, pid, read)
+        self.running[pid] = probe
+        self.selector.register(read, selectors.EVENT_READ, probe)
 
-    def _read_child(self, child: Child):
-        data = os.read(child.descriptor, 1 << 16)
-        if data:
-            *lines, child.data = (child.data + data).split(b"\n")
-            for line in lines:
-                message = json.loads(line)
-                child.stage = message.get("stage", child.stage)
-                child.result = message.get("result", child.result)
+    def _read_answer(self, probe: Running):
+        data = os.read(probe.descriptor, 1 << 16)
+        probe.data += data
+        if data and not probe.data.endswith(b"\n"):
             return
-        self.selector.unregister(child.descriptor)
-        os.close(child.descriptor)
-        _kill(child.pid)
-        _, status = os.waitpid(child.pid, 0)
-        del self.children[child.pid]
-        self._answer(child, status)
+        if probe.data.endswith(b"\n"):
+            self._answer(probe, json.loads(probe.data))
+        else:
+            self._end(probe, "failed", "the commit's code killed the process that watches it")
 
-    def _answer(self, child: Child, status: int):
-        seconds = round(time.monotonic() - child.started, 3)
-        result = child.result
-        if result is None:
-            if child.timed_out:
-                reason = f"no answer within {child.job['timeout']:g} s"
-            elif os.WIFSIGNALED(status):
-                reason = f"killed by {signal.Signals(os.WTERMSIG(status)).name}"
-            else:
-                reason = f"ended with exit code {os.WEXITSTATUS(status)} and no answer"
-            result = {
-                "revision": child.job["revision"], "status": "timeout" if child.timed_out else "failed",
-                "stage": child.stage, "reason": reason, "seconds": seconds, "command": child.job["command"],
-                "log": child.job["log"],
-            }
-        self.answers.write(json.dumps({"id": child.job["id"], "result": result}) + "\n")
+    def _end(self, probe: Running, status: str, reason: str):
+        seconds = round(time.monotonic() - probe.started, 3)
+        self._answer(probe, supervisor.failure(probe.job, status, "import", reason, seconds))
+
+    def _answer(self, probe: Running, result: dict):
+        self.selector.unregister(probe.descriptor)
+        os.close(probe.descriptor)
+        del self.running[probe.pid]
+        self._kill_strays()
+        self.answers.write(json.dumps({"id": probe.job["id"], "result": result}) + "\n")
         self.answers.flush()
 
-
-def _kill(pid: int):
-    try:
-        os.killpg(pid, signal.SIGKILL)
-    except (ProcessLookupError, PermissionError):
-        pass
+    def _kill_strays(self):
+        """Whatever is below us and below no running supervisor: what a killed or finished one has left."""
+        for process in psutil.Process().children():
+            if process.pid not in self.running:
+                for each in [*process.children(recursive=True), process]:
+                    try:
+                        each.kill()
+                    except psutil.NoSuchProcess:
+                        pass
+        for pid in [p.pid for p in psutil.Process().children()]:
+            if pid not in self.running:
+                try:
+                    os.waitpid(pid, 0)
+                except ChildProcessError:
+                    pass
 
 
 def main(gpu_name: str):
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the tool's to handle; it closes our input
+    supervisor.set_process(supervisor.PR_SET_CHILD_SUBREAPER, 1)
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     from bisect_recompute.probe.simulate.runtime import prepare
@@ -144,6 +136,8 @@ def main(gpu_name: str):
     prepare(GPUS[gpu_name])
     gc.collect()
     gc.freeze()  # keep the warm heap out of the children's collections
+    answers.write(json.dumps({"ready": True}) + "\n")
+    answers.flush()
     Server(answers).serve()
 
 
