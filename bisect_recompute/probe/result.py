@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -59,14 +61,23 @@ class Provenance:
     """Proof of which code ran."""
 
     modules: dict[str, str]
-    """Repository path -> blob id, of every module of the probed repository that was loaded."""
+    """Repository path -> blob id, of every module of the probed repository that was loaded and every file that was opened."""
     absent: tuple[str, ...]
-    """Repository paths that an import looked for and did not find (they matter for ``same code``)."""
+    """Repository paths that were looked for and not found; with a slash at the end, a whole directory."""
     packages: dict[str, str]
     """Distribution -> version: torch, transformer-engine, megatron-core."""
     megatron_source: str
     """``worktree`` or ``package megatron-core==X``."""
     attention_backend: str
+    listed: dict[str, str] = field(default_factory=dict)
+    """Directory whose entries were listed -> ``digest`` of what the commit has in it."""
+
+
+def digest(tree: Mapping[str, str], folder: str) -> str:
+    """Stands for every file of a commit (path -> blob id) below a directory."""
+    prefix = "" if folder == "." else f"{folder}/"
+    lines = [f"{path}\0{blob}\n" for path, blob in sorted(tree.items()) if path.startswith(prefix)]
+    return hashlib.sha256("".join(lines).encode("utf-8", "surrogateescape")).hexdigest()
 
 
 @dataclass(frozen=True)

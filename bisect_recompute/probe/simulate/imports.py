@@ -9,13 +9,13 @@ from __future__ import annotations
 import _imp
 import hashlib
 import importlib.machinery
-import importlib.util
+import importlib.metadata
 import marshal
 import os
 import sys
 from pathlib import Path
 
-from bisect_recompute.probe.result import Provenance
+from bisect_recompute.probe.result import Provenance, digest
 
 
 class ForeignModule(ImportError):
@@ -30,6 +30,7 @@ class CommitFinder:
         self.bytecode = bytecode
         self.absent: set[str] = set()
         self.loaded: set[str] = set()
+        self.listed: set[str] = set()
         self.roots = {
             entry.name.removesuffix(".py")
             for entry in os.scandir(tree)
@@ -41,6 +42,8 @@ class CommitFinder:
     def find_spec(self, name, path=None, target=None):
         root = name.partition(".")[0]
         if root not in self.roots:
+            if "." not in name:  # a later commit may add a module of this name, which would come first
+                self.absent.update((f"{name}.py", f"{name}/", f"src/{name}/"))
             return None
         if path is None:
             path = [self.tree, os.path.join(self.tree, "src")]
@@ -71,9 +74,63 @@ class CommitFinder:
 
     def install(self):
         sys.meta_path.insert(0, self)
+        self._watch_files()
         sys.path.insert(0, self.tree)
         if os.path.isdir(os.path.join(self.tree, "src")):
             sys.path.insert(0, os.path.join(self.tree, "src"))
+
+    def _watch_files(self):
+        """What the commit's code opens, lists or asks for decides what it does, like what it imports."""
+        real = os.path.realpath(self.tree)
+        prefixes = (self.tree + os.sep, real + os.sep)
+
+        def look(path):
+            if isinstance(path, int):
+                return
+            try:
+                full = os.path.join(os.getcwd(), os.fsdecode(path))
+            except (TypeError, ValueError, OSError):
+                return
+            if not os.path.normpath(full).startswith(prefixes):
+                return
+            if os.path.isfile(full):
+                self.loaded.add(os.path.normpath(full))
+            elif not os.path.lexists(full):
+                self.absent.add(self._relative(full))
+
+        def hook(event, arguments):
+            if event == "open":
+                look(arguments[0])
+            elif event in ("os.listdir", "os.scandir") and not _asked_by_import():
+                path = os.path.realpath(os.fsdecode(arguments[0] or ".")) if not isinstance(arguments[0], int) else ""
+                if (path + os.sep).startswith(real + os.sep):
+                    self.listed.add(os.path.relpath(path, real))
+
+        sys.addaudithook(hook)
+        real_stat = os.stat
+
+        def stat(path, *args, **kwargs):
+            if not _inside_look():
+                look(path)
+            return real_stat(path, *args, **kwargs)
+
+        def _inside_look():
+            return sys._getframe(2).f_code.co_filename == _GENERIC_PATH and sys._getframe(3).f_code is look.__code__
+
+        os.stat = stat
+
+    def _relative(self, path: str) -> str:
+        return os.path.relpath(os.path.normpath(path), self.tree)
+
+    def _files(self) -> set[str]:
+        """Repository paths of what was loaded or opened; a link and what it leads to both count."""
+        files = set()
+        for path in self.loaded:
+            files.add(self._relative(path))
+            real = os.path.realpath(path)
+            if self._inside(real):
+                files.add(os.path.relpath(real, os.path.realpath(self.tree)))
+        return files
 
     def provenance(self, blobs, packages: dict[str, str], attention_backend: str) -> Provenance:
         """Raises ForeignModule when a ``megatron`` module came from elsewhere although the commit has Megatron Core."""
@@ -82,14 +139,33 @@ class CommitFinder:
             origin = getattr(module, "__file__", None)
             if name.partition(".")[0] in self.roots and origin and not self._inside(origin):
                 raise ForeignModule(f"{name} was loaded from {origin}, outside the commit")
-        files = sorted(os.path.relpath(path, self.tree) for path in self.loaded)
+        if not own:
+            self._refuse_other_core()
         return Provenance(
-            modules={path: blobs.get(path, "") for path in files},
+            modules={path: blobs.get(path, "") for path in sorted(self._files())},
             absent=tuple(sorted(self.absent)),
+            listed={folder: digest(blobs, folder) for folder in sorted(self.listed)},
             packages=packages,
             megatron_source="worktree" if own else f"package megatron-core=={packages.get('megatron-core', '?')}",
             attention_backend=attention_backend,
         )
+
+
+    def _refuse_other_core(self):
+        """A recipe repository is measured on the installed Megatron Core; PYTHONPATH may hold another."""
+        found = os.path.realpath(sys.modules["megatron.core"].__file__)
+        installed = os.path.realpath(importlib.metadata.distribution("megatron-core").locate_file("megatron/core/__init__.py"))
+        if found != installed:
+            raise ForeignModule(f"megatron.core would be loaded from {found}, not from the installed megatron-core package")
+
+
+_GENERIC_PATH = os.path.isfile.__code__.co_filename
+
+
+def _asked_by_import() -> bool:
+    """The import system and its metadata list every folder on the path; what they look for in vain is recorded by name."""
+    name = sys._getframe(2).f_code.co_filename
+    return name.startswith("<frozen importlib") or f"{os.sep}importlib{os.sep}" in name
 
 
 class _CachedLoader(importlib.machinery.SourceFileLoader):
