@@ -116,6 +116,61 @@ def test_a_hang_ends_at_the_time_limit_with_all_its_processes(broken, tmp_path):
     assert "4711" not in _running()
 
 
+OS = "__import__('os')"
+
+
+@pytest.mark.parametrize(
+    ("statement", "reason"),
+    [
+        (f"{OS}.kill({OS}.getppid(), 9)", "killed the process that watches it"),
+        (f"{OS}.kill({OS}.getpid(), 40)", "killed by signal 40"),
+        (f"[_write(fd) for fd in range(3, 64)] and {OS}._exit(3)", "ended with exit code 3"),
+        ("raise RuntimeError('bad \\udc80 text')", "RuntimeError: bad"),
+        ("raise RuntimeError('x' * 10**7)", "RuntimeError: xxx"),
+    ],
+)
+def test_what_a_commit_does_to_its_surroundings_is_its_own_failure(simulate, broken, intact, statement, reason):
+    write = "import torch\ndef _write(fd):\n    try:\n        __import__('os').write(fd, b'garbage\\n')\n    except OSError:\n        pass\n"
+    tree = broken(*in_forward(statement))
+    path = tree / MLP
+    path.write_text(path.read_text().replace("import torch\n", write, 1))
+    result = simulate(recipe("tiny"), tree=tree, expect="failed")
+    assert reason in result.reason
+    assert len(result.reason) < 2000
+    simulate(recipe("tiny"), tree=broken("import torch\n", "import torch\n"))  # the simulator goes on
+
+
+def test_a_stopped_watcher_is_a_timeout(broken, tmp_path):
+    tree = broken(*in_forward(f"{OS}.kill({OS}.getppid(), 19) or {OS}.wait()"))
+    with Simulator(tmp_path / "bytecode", timeout=2) as simulator:
+        result = simulator.probe(recipe("tiny"), tree, "0" * 40, {}, tmp_path / "log")
+    assert result.status in ("timeout", "failed")
+
+
+def test_a_daemon_neither_holds_the_answer_up_nor_outlives_it(broken, tmp_path):
+    daemon = f"{OS}.fork() or ({OS}.setsid(), {OS}.fork() and {OS}._exit(0), {OS}.execvp('sleep', ['sleep', '4712']))"
+    tree = broken(*in_forward(daemon))
+    with Simulator(tmp_path / "bytecode", timeout=60) as simulator:
+        began = time.monotonic()
+        result = simulator.probe(recipe("tiny"), tree, "0" * 40, {}, tmp_path / "log")
+        assert time.monotonic() - began < 45
+        assert "4712" not in _running()
+    assert result.status in ("ok", "failed")
+
+
+def test_a_killed_simulator_fails_its_probe_and_starts_again(intact, tmp_path):
+    import psutil
+
+    with Simulator(tmp_path / "bytecode") as simulator:
+        assert simulator.probe(recipe("tiny"), intact, "0" * 40, {}, tmp_path / "log").status == "ok"
+        for child in psutil.Process().children():
+            if "bisect_recompute.probe.simulate.server" in " ".join(child.cmdline()) and str(tmp_path) in child.cwd():
+                child.kill()
+                child.wait()
+        assert simulator.probe(recipe("tiny"), intact, "0" * 40, {}, tmp_path / "log").status in ("ok", "failed")
+        assert simulator.probe(recipe("tiny"), intact, "0" * 40, {}, tmp_path / "log").status == "ok"
+
+
 def _running() -> str:
     import psutil
 
