@@ -46,7 +46,6 @@ class Interpreter(Statements, Expressions, Calls, Classes, Library, Launcher, Mo
         self.shapes: dict = {}
         self.class_sources: dict = {}
         self.steps = 0
-        self.evaluations = 0
         self.depth = 0
         self.one_off = False
         """What is evaluated now depends on more than arguments and source: its result is not kept."""
@@ -63,7 +62,6 @@ class Interpreter(Statements, Expressions, Calls, Classes, Library, Launcher, Mo
 
     def evaluate(self, run) -> tuple[Any, dict]:
         """(what ``run`` makes of the evaluation, its dependencies). Effects are undone. Raises Failed."""
-        self.evaluations += 1
         self.deps, self.steps, self.depth, self.trail = {}, 0, 0, []
         self.shared = self.may_raise = self.globals_changed = self.one_off = False
         self.in_progress.clear()

@@ -23,6 +23,11 @@ class Raised(Exception):
         self.kind = kind
         self.text = text
 
+    def bare(self) -> Raised:
+        """Without what it was raised through, which would keep all of that alive in a circle."""
+        self.__context__ = None
+        return self.with_traceback(None)
+
 
 class Imprecise(Exception):
     """The innermost call cannot be followed; its effects are unknown."""
@@ -142,12 +147,17 @@ class State:
             try:
                 signal, raised = option(), None
             except Raised as error:
-                signal, raised = None, error
+                signal, raised = None, error.bare()
             outcomes.append((signal, raised, self.effects(mark)))
             self.undo(mark)
         done = [o for o in outcomes if o[1] is None]
         if not done:
-            raise outcomes[0][1]
+            error = outcomes[0][1]
+            outcomes = []
+            try:
+                raise error
+            finally:
+                error = None
         if len(done) < len(outcomes):
             self.may_raise = True
         signals, views = [o[0] for o in done], [o[2] for o in done]
@@ -182,10 +192,14 @@ class State:
             try:
                 value, raised = run(), None
             except Raised as error:
-                value, raised = None, error
+                value, raised = None, error.bare()
             if not frame.decisions:
-                if raised:
-                    raise raised
+                if raised is not None:
+                    try:
+                        raise raised
+                    finally:
+                        # This frame is in the traceback: holding the exception here would close a circle.
+                        raised = None
                 return value
             outcomes.append((value, raised, self.effects(mark)))
             self.undo(mark)
@@ -198,7 +212,12 @@ class State:
                 raise Imprecise("too many ways through the function")
         done = [o for o in outcomes if o[1] is None]
         if not done:
-            raise outcomes[0][1]
+            error = outcomes[0][1]
+            outcomes = []
+            try:
+                raise error
+            finally:
+                error = None
         if len(done) < len(outcomes):
             self.may_raise = True
         try:

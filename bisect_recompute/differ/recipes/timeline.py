@@ -14,15 +14,15 @@ from bisect_recompute.differ.recipes.fields import UNSET, FieldState
 from bisect_recompute.differ.recipes.moves import body_of, pair
 from bisect_recompute.differ.recipes.recipes import RecipeState
 from bisect_recompute.differ.recipes.revision import Revision
+from bisect_recompute.differ.recipes.source import SourceFile
+from bisect_recompute.differ.recipes.world import World
 from bisect_recompute.errors import UsageError
 from bisect_recompute.history.commit import Commit
 from bisect_recompute.history.repository import Repository
 
 
 _COLLECT = 500
-"""Commits between two searches of everything for garbage."""
-_MANY = 400
-"""Evaluations between two searches of what is new."""
+"""Commits between two searches for garbage: there is hardly any, evaluations make no circles."""
 _LOOK_BACK = (10, 40, 120)
 """Commits; the longest stretch on which the launcher did not start took 90."""
 
@@ -67,12 +67,9 @@ def _few_collections():
 def _walk(repository: Repository, commits: Sequence[Commit], changed: Mapping) -> Iterable[RecipeChanges]:
     at = commits[0].parents[0] if commits[0].parents else None
     revision = _at(repository, at)
-    collected = 0
     for number, commit in enumerate(commits):
-        evaluated = revision.interpreter.evaluations
-        if number % _COLLECT == _COLLECT - 1 or evaluated - collected > _MANY:
-            gc.collect(2 if number % _COLLECT == _COLLECT - 1 else 1)
-            collected = evaluated
+        if number % _COLLECT == _COLLECT - 1:
+            gc.collect()
         parent = commit.parents[0] if commit.parents else None
         if parent != at:
             # Not the next commit of one line: go to its first parent first.
@@ -107,15 +104,14 @@ def step(revision: Revision, changed: Sequence[tuple[str, Optional[str]]]) -> Re
     """Goes to the next commit and says what it changes."""
     world = revision.world
     before = {**revision.recipes, **revision.last_known}
-    old_files = {path: world.file(path) for path, _ in changed if path in world.tree}
-    old_lines = _OldLines(old_files, world.chunks)
+    old_lines = _OldLines(world, [path for path, _ in changed])
     stale = revision.move(changed)
     gone = {k: before[k] for k in stale if k in before and k not in revision.recipes and before[k].has_model}
     come = {k: revision.recipes[k] for k in stale if k in revision.recipes and k not in before and revision.recipes[k].has_model}
     kept = [k for k in stale if k in before and k in revision.recipes]
     moved: dict[str, str] = {}
     if gone and come:
-        bodies = {k: body_of(old_files.get(s.cell.path), world.chunks, s.cell) for k, s in gone.items()}
+        bodies = {k: body_of(old_lines.file(s.cell.path), world.chunks, s.cell) for k, s in gone.items()}
         moved = pair(revision, {k: s.cell for k, s in gone.items()}, bodies, {k: s.cell for k, s in come.items()})
     moved.update(_from_limbo(revision, before, come.keys() - set(moved.values()), come))
     revision.limbo.update((k, s) for k, s in gone.items() if k not in moved and s.cell.command_line is not None)
@@ -156,16 +152,21 @@ def _from_limbo(revision: Revision, before: dict, free: set, come: dict) -> dict
 
 
 class _OldLines:
-    """Lines in the files before the commit, of code that the commit removes."""
+    """The changed files before the commit, read when a line of the code that it removes is asked for."""
 
-    def __init__(self, files: Mapping, chunks):
-        self.files = files
-        self.chunks = chunks
+    def __init__(self, world: World, changed: Sequence[str]):
+        self._world = world
+        self._blobs = {path: world.tree[path] for path in changed if path in world.tree}
+        self.added = frozenset(changed) - self._blobs.keys()
+
+    def file(self, path: str) -> Optional[SourceFile]:
+        """None where the commit does not change the file, or adds it."""
+        blob = self._blobs.get(path)
+        return None if blob is None else self._world.file_of(blob)
 
     def line(self, origin: Optional[tuple]) -> tuple[str, int]:
-        if origin is None or self.files.get(origin[0]) is None:
-            return "", 0
-        return origin[0], self.files[origin[0]].line(origin[1], origin[2])
+        file = self.file(origin[0]) if origin is not None else None
+        return ("", 0) if file is None or origin[1] is None else (origin[0], file.line(origin[1], origin[2]))
 
 
 def _place(revision: Revision, old_lines: _OldLines, old: RecipeState, new: RecipeState, a: FieldState, b: FieldState):
@@ -176,7 +177,7 @@ def _place(revision: Revision, old_lines: _OldLines, old: RecipeState, new: Reci
     for dependency in revision.interpreter.read_through(new.dependencies):
         if dependency[0] != "name":
             continue
-        before = old_lines.files.get(dependency[1])
+        before = old_lines.file(dependency[1])
         if before is not None and before.fingerprint(dependency[2]) != world.fingerprint(dependency):
             place = _changed_line(revision, old_lines, dependency[1], dependency[2])
             if place[1]:
@@ -192,13 +193,15 @@ def _place(revision: Revision, old_lines: _OldLines, old: RecipeState, new: Reci
 
 
 def _is_new(old_lines: _OldLines, origin: tuple) -> bool:
-    file = old_lines.files.get(origin[0])
-    return file is None and False or (file is not None and origin[1] is not None and not file.line(origin[1], origin[2]))
+    file = old_lines.file(origin[0])
+    if file is None or origin[1] is None:
+        return origin[0] in old_lines.added
+    return not file.line(origin[1], origin[2])
 
 
 def _changed_line(revision: Revision, old_lines: _OldLines, path: str, name: str) -> tuple[str, int]:
     """First line that differs in the definition of a name, in the new file; in the old one where it is gone."""
-    file, old = revision.world.file(path), old_lines.files.get(path)
+    file, old = revision.world.file(path), old_lines.file(path)
     new_binding = file.bindings[name][-1][1] if file and name in file.bindings else None
     old_binding = old.bindings[name][-1][1] if old and name in old.bindings else None
     if new_binding is None:

@@ -66,13 +66,13 @@ class World:
     def file(self, path: str) -> Optional[SourceFile]:
         """The file at a path; None where the revision has none."""
         blob = self.tree.get(path)
-        return None if blob is None else self._file(blob)
+        return None if blob is None else self.file_of(blob)
 
     def text(self, path: str) -> Optional[bytes]:
         blob = self.tree.get(path)
         return None if blob is None else self._read(blob)
 
-    def _file(self, blob: str) -> SourceFile:
+    def file_of(self, blob: str) -> SourceFile:
         found = self._files.get(blob)
         if found is None:
             if len(self._files) > 3000:
