@@ -137,6 +137,26 @@ def test_what_a_commits_code_did_to_its_files_is_undone(repo, cache):
         assert not (tree / "build").exists()
 
 
+@pytest.mark.parametrize("inner", ["", "pkg"])
+def test_a_link_that_a_commits_code_left_is_not_followed(repo, cache, tmp_path, inner):
+    first = repo.commit("a", {"pkg/a.py": "1\n"})
+    second = repo.commit("b", {"pkg/a.py": "22\n", "pkg/b.py": "2\n"})
+    victim = tmp_path / "victim"
+    (victim / "pkg").mkdir(parents=True)
+    for name in ("precious", "pkg/a.py"):
+        (victim / name).write_text("mine")
+    worktrees = Worktrees(Repository(repo.path), cache)
+    with worktrees.checkout(first) as tree:
+        place = tree / inner
+        place.rename(tmp_path / "moved away")
+        place.symlink_to(victim, target_is_directory=True)
+    with worktrees.checkout(second) as tree:
+        assert not tree.is_symlink()
+        assert (tree / "pkg/b.py").read_text() == "2\n"
+    assert sorted(p.name for p in victim.iterdir()) == ["pkg", "precious"]
+    assert [p.read_text() for p in victim.rglob("*") if p.is_file()] == ["mine", "mine"]
+
+
 def test_a_package_that_a_commit_lacks_cannot_be_imported(repo, cache):
     with_it = repo.commit("one", {"pkg/old/mod.py": "VALUE = 1\n", "pkg/__init__.py": ""})
     without = repo.commit("two", {"pkg/old/mod.py": None})

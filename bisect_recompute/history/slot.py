@@ -29,13 +29,13 @@ class Slot:
         Python's ``__pycache__`` is kept. Raises UsageError for paths that would leave the tree, OSError from the disk.
         """
         folders = _folders(files)
-        written = self._load()
+        written = self._load() if _is_folder(self.tree) else None  # a probed commit may have put a link there
         # Killed from here on, the slot has no state: the next update starts from nothing.
         self._state.unlink(missing_ok=True)
         if written is None:
             self.clear()
             written = {}
-        self.tree.mkdir(parents=True, exist_ok=True)
+        self.tree.mkdir(parents=True, exist_ok=bool(written))
         found: dict[str, os.stat_result] = {}
         self._sweep(self.tree, "", files, folders, found)
         state: dict[str, list] = {}
@@ -120,6 +120,14 @@ def _mtime(entry: TreeEntry) -> int:
 
 def _signature(entry: TreeEntry, found: os.stat_result) -> list:
     return [entry.id, entry.mode, found.st_size, found.st_mtime_ns, found.st_ctime_ns, found.st_ino]
+
+
+def _is_folder(path: Path) -> bool:
+    """A directory itself, not a link to one."""
+    try:
+        return stat.S_ISDIR(path.lstat().st_mode)
+    except FileNotFoundError:
+        return False
 
 
 def _remove(path: Path) -> None:
