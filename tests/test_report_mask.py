@@ -83,3 +83,30 @@ def test_log_files_are_masked_in_place(tmp_path):
     mask_file(log)
     assert log.read_text().splitlines() == ["start \ufffd", "HF_TOKEN=[masked]", "end"]
     mask_file(tmp_path / "missing.log")
+
+
+@pytest.mark.parametrize("text", ["-", ".", "a.", "token", "x"])
+def test_long_lines_cost_no_more_than_their_length(text):
+    """A quadratic search takes minutes here."""
+    import time
+
+    began = time.process_time()
+    mask(text * (1_000_000 // len(text)), {})
+    assert time.process_time() - began < 20
+
+
+def test_a_huge_log_keeps_its_ends(tmp_path):
+    log = tmp_path / "log"
+    log.write_text("first token=abcdefgh\n" + "x" * (8 * 2**20) + "\nlast password: hunter22\n")
+    mask_file(log)
+    text = log.read_text()
+    assert text.startswith("first token=[masked]") and text.endswith("last password: [masked]\n")
+    assert "bytes left out]" in text and len(text) < 6 * 2**20
+
+
+@pytest.mark.parametrize(
+    "secret",
+    ["https://{}@host/x", "DB_PASS={}", "GITHUB_PAT={}", "AccountKey={}", "npm_{}", "pypi-{}", "sk_live_{}"],
+)
+def test_more_forms_of_secrets(secret):
+    assert "abcdef0123456789ABCDEF" not in mask(secret.format("abcdef0123456789ABCDEF"), {})
