@@ -8,6 +8,8 @@ import sys
 
 import click
 
+from bisect_recompute.cli import streams
+from bisect_recompute.cli.trouble import Failed, one_line_of_trouble
 from bisect_recompute.errors import EndpointError, UsageError
 
 COMMANDS = {
@@ -23,6 +25,8 @@ COMMANDS = {
     "show": "effective recompute settings of every recipe at a revision",
     "ticket": "rewrite the ticket of a finished run",
 }
+STOP = 128
+"""Of `hook`: to `git bisect run` 1 to 127 are answers (bad, skip), so whatever goes wrong must be more than that."""
 
 
 class LazyGroup(click.Group):
@@ -37,6 +41,10 @@ class LazyGroup(click.Group):
     def format_commands(self, ctx, formatter):
         with formatter.section("Commands"):
             formatter.write_dl([(name, COMMANDS[name]) for name in self.list_commands(ctx)] or [("none", "")])
+
+    def invoke(self, ctx):
+        with one_line_of_trouble():  # click would end on a broken pipe of git's as on one of its own
+            return super().invoke(ctx)
 
 
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
@@ -54,23 +62,44 @@ def one_line(error: click.ClickException) -> str:
 
 def main(args=None):
     """Entry point: maps errors to the documented exit codes, one line each, no traceback."""
-    for stream in (sys.stdout, sys.stderr):
-        stream.reconfigure(errors="backslashreplace")  # a commit's author may be called what the locale cannot write
+    streams.open_streams()
+    args = sys.argv[1:] if args is None else list(args)
+    hook = next((arg for arg in args if not arg.startswith("-")), None) == "hook"
+    wrong, endpoint, failed = (STOP, STOP, STOP) if hook else (2, 5, 1)
+    try:
+        code = _called(args, wrong, endpoint, failed)
+        sys.stdout.flush()
+    except streams.OutputLost as error:
+        streams.drop_output()
+        code = _said(failed, f"cannot write to standard output: {error}")
+    sys.exit(code)
+
+
+def _called(args: list[str], wrong: int, endpoint: int, failed: int) -> int:
     try:
         # Without standalone mode click returns the code of ctx.exit().
         code = group.main(args=args, prog_name="bisect-recompute", standalone_mode=False)
-        sys.exit(code if isinstance(code, int) else 0)
+        return code if isinstance(code, int) else 0
+    except streams.OutputLost:
+        raise
     except click.exceptions.NoArgsIsHelpError as error:
         error.show()
-        sys.exit(2)
+        return wrong
     except click.ClickException as error:
-        click.echo(f"error: {one_line(error)}", err=True)
-        sys.exit(2)
+        return _said(wrong, one_line(error))
     except click.Abort:
-        sys.exit(130)
+        return 130
     except UsageError as error:
-        click.echo(f"error: {error}", err=True)
-        sys.exit(2)
+        return _said(wrong, error)
     except EndpointError as error:
-        click.echo(f"error: {error}", err=True)
-        sys.exit(5)
+        return _said(endpoint, error)
+    except Failed as error:
+        return _said(failed, error)
+    except Exception as error:
+        sys.excepthook(*sys.exc_info())
+        return _said(failed, f"a fault of bisect-recompute itself: {type(error).__name__}")
+
+
+def _said(code: int, message: object) -> int:
+    click.echo(f"error: {message}", err=True)
+    return code

@@ -6,13 +6,11 @@ import dataclasses
 import hashlib
 import json
 import re
-import sys
-from contextlib import contextmanager
 from pathlib import Path
 
 import click
 
-from bisect_recompute.cli import one_line, options
+from bisect_recompute.cli import options
 from bisect_recompute.cli.recipes import find_recipe, recipe_text, with_thresholds
 from bisect_recompute.errors import EndpointError, UsageError
 from bisect_recompute.history.repository import Repository
@@ -24,42 +22,11 @@ from bisect_recompute.probe.recipe import Recipe, RecipeFunction, Thresholds
 from bisect_recompute.probe.result import ProbeResult
 from bisect_recompute.report.text import plain
 
-STOP = 128
-"""To `git bisect run` 1 to 127 mean bad or skip: whatever goes wrong here must be more than that."""
 CODES = {"good": 0, "bad": 1, "skip": 125}
+"""Every other end is cli.STOP or more."""
 
 
-class HookCommand(click.Command):
-    """Every failure of the tool itself stops `git bisect run`; none may look like an answer."""
-
-    def make_context(self, info_name, args, parent=None, **extra):
-        with _stopping():
-            return super().make_context(info_name, args, parent, **extra)
-
-    def invoke(self, ctx):
-        with _stopping():
-            return super().invoke(ctx)
-
-
-@contextmanager
-def _stopping():
-    try:
-        yield
-    except (click.exceptions.Exit, click.Abort, KeyboardInterrupt):
-        raise
-    except click.ClickException as error:
-        click.echo(f"error: {one_line(error)}", err=True)
-    except (UsageError, EndpointError) as error:
-        click.echo(f"error: {error}", err=True)
-    except Exception as error:
-        sys.excepthook(*sys.exc_info())
-        click.echo(f"error: the hook itself failed: {type(error).__name__}", err=True)
-    else:
-        return
-    raise click.exceptions.Exit(STOP)
-
-
-@click.command("hook", cls=HookCommand, short_help="for `git bisect run`")
+@click.command("hook", short_help="for `git bisect run`")
 @options.repo
 @options.recipe
 @options.probe_kind
