@@ -66,6 +66,21 @@ def test_answers_good_bad_and_skip_and_writes_nothing_into_the_repository(clone,
     assert again.returncode == 1 and again.stderr.startswith(f"bad: {history.shas['kept'][:10]} ")
 
 
+@pytest.mark.parametrize("output", ["2>/dev/full", "2>&1 | true", ">&-", "2>&-", ">&- 2>&-"])
+def test_an_answer_that_cannot_be_said_is_still_the_answer(clone, history, cache, output):
+    """A full disk behind a log must not turn good into bad."""
+    clone.git("checkout", "-q", history.shas["comment"])
+    refs = f"--good {history.shas['base']} --bad {history.shas['tip']}"
+    run = f"{sys.executable} -m bisect_recompute hook --recipe ../small.yaml"
+
+    def code(arguments):
+        line = f"set -o pipefail; {run} {arguments} {output}"
+        return subprocess.run(["bash", "-c", line], cwd=clone.path, env=environment(cache), capture_output=True).returncode
+
+    assert code(refs) == 0
+    assert code(f"{refs} --no-such-option") == 128
+
+
 def stops(done) -> str:
     assert (done.returncode, done.stdout) == (128, "")
     return done.stderr.splitlines()[-1]
