@@ -177,6 +177,9 @@ class RecipeFunction:
         return f"{self.module}:{self.function}"
 
 
+LARGEST = 2**20
+
+
 def shipped_recipes() -> dict[str, Path]:
     """Name -> file of the recipes that come with the tool (a checkout's ``recipes/`` or the wheel's copy)."""
     package = Path(__file__).resolve().parents[1]
@@ -201,6 +204,8 @@ def load_recipe(spec: str) -> Recipe:
             hint = f"did you mean '{near[0]}'?" if near else f"shipped recipes are {', '.join(shipped) or 'missing'}"
             raise UsageError(f"no such recipe: {spec}; {hint}")
     try:
+        if path.stat().st_size > LARGEST:
+            raise UsageError(f"{path} is no recipe: it is larger than {LARGEST // 2**20} MiB")
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"cannot read recipe {path}: {error}") from None
@@ -209,18 +214,48 @@ def load_recipe(spec: str) -> Recipe:
 
 def parse_recipe(text: str, source: str, name: str) -> Recipe:
     try:
-        data = yaml.safe_load(text)
+        data = yaml.load(text, _Loader)
+    except RecursionError:
+        raise UsageError(f"{source}: malformed YAML: nested too deeply for a recipe") from None
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         where = f" line {mark.line + 1}" if mark else ""
-        raise UsageError(f"{source}{where}: malformed YAML: {getattr(error, 'problem', None) or error}") from None
+        problem = " ".join(str(getattr(error, "problem", None) or error).split())
+        raise UsageError(f"{source}{where}: malformed YAML: {problem}") from None
     if not isinstance(data, dict):
         raise UsageError(f"{source}: a recipe is a mapping with the groups {', '.join(Recipe.model_fields)}")
+    _refuse_lookalikes(data, source)
     try:
         recipe = Recipe.model_validate(data)
     except ValidationError as error:
         raise UsageError(f"{source}: {_first_problem(error)}") from None
     return recipe if recipe.name else recipe.model_copy(update={"name": name})
+
+
+class _Loader(yaml.SafeLoader):
+    """Refuses a key that is given twice: the first value would be lost without a word."""
+
+    def construct_mapping(self, node, deep=False):
+        seen = set()
+        for key_node, _ in node.value:
+            key = self.construct_object(key_node, deep=True)
+            if isinstance(key, str) and key in seen:
+                raise yaml.MarkedYAMLError(problem=f"'{key}' is given twice", problem_mark=key_node.start_mark)
+            if isinstance(key, str):
+                seen.add(key)
+        return super().construct_mapping(node, deep)
+
+
+def _refuse_lookalikes(data: dict, source: str):
+    """A number written as text or as true/false is a slip, not a number."""
+    for name, field in Recipe.model_fields.items():
+        group = data.get(name)
+        if not isinstance(group, dict):
+            continue
+        for key, value in group.items():
+            known = field.annotation.model_fields.get(key)
+            if known is not None and known.annotation in (int, Optional[int]) and isinstance(value, (bool, str)):
+                raise UsageError(f"{source}: {name}.{key}: {value!r} is not a whole number")
 
 
 def _first_problem(error: ValidationError) -> str:
