@@ -15,6 +15,7 @@ from bisect_recompute.differ.recipes.values import (
 
 MAX_DEPTH = 50
 _HOOKED = frozenset(("parse_cli_args", "pretrain", "finetune", "create_omegaconf_dict_config", "parse_hydra_overrides", "apply_overrides"))
+_FRAMED = frozenset(f"builtins.{name}" for name in ("super", "locals", "globals", "eval", "exec"))
 _SAFE_DECORATORS = frozenset(
     "setter getter override lru_cache cache wraps abstractmethod overload final no_grad inference_mode".split()
 )
@@ -35,7 +36,7 @@ class Calls:
         kwargs: dict = {}
         unknown = None
         for each in node.args:
-            if isinstance(each, ast.Starred):
+            if each.__class__ is ast.Starred:
                 more = self.iterate(self.eval(frame, each.value))
                 if more is None:
                     unknown = "unknown positional arguments"
@@ -52,10 +53,11 @@ class Calls:
                     kwargs[key] = (inner, self.origin_of(frame, keyword.value))
             else:
                 unknown = "unknown keyword arguments"
-        if isinstance(func, External) and func.name == "builtins.super" and not args:
-            return self._super(frame)
-        if isinstance(func, External) and func.name in ("builtins.locals", "builtins.globals", "builtins.eval", "builtins.exec"):
-            raise Imprecise(func.name)
+        if func.__class__ is External and func.name in _FRAMED:
+            if func.name != "builtins.super":
+                raise Imprecise(func.name)
+            if not args:
+                return self._super(frame)
         if unknown is not None:
             return self.opaque_call(func, args, kwargs, unknown)
         return self.call(func, args, kwargs)
@@ -71,7 +73,7 @@ class Calls:
         return Super(scope.func.owner, slot[0]) if slot else Unknown("super() without self")
 
     def call(self, func: Any, args: list, kwargs: dict) -> Any:
-        if isinstance(func, Func):
+        if func.__class__ is Func:
             return self.call_function(func, args, kwargs)
         if isinstance(func, Bound):
             return self.call_function(func.func, [(func.self, None), *args], kwargs)
@@ -170,8 +172,8 @@ class Calls:
         if func.frame is not None or func.owner is not None or self.shared:
             return None
         parts: list = ["call", func.path, func.chunk, func.name]
-        for name, (value, origin) in [*((i, a) for i, a in enumerate(args)), *kwargs.items()]:
-            if not is_primitive(value) and not isinstance(value, External):
+        for name, (value, origin) in [*enumerate(args), *kwargs.items()]:
+            if not is_primitive(value) and value.__class__ is not External:
                 return None
             parts.append((name, type(value).__name__, value.name if isinstance(value, External) else value, origin))
         return tuple(parts)

@@ -393,9 +393,10 @@ class Classes:
             return owner.cls
         if name == "__dict__":
             return Unknown("the attributes of an object as a dict")
-        if name in ("parse_args", "parse_known_args") and describe(owner.cls) == "argparse.ArgumentParser":
+        outside = owner.cls.name if owner.cls.__class__ is External else ""
+        if outside == "argparse.ArgumentParser" and name in ("parse_args", "parse_known_args"):
             return Method(name, owner)
-        if describe(owner.cls) == "argparse.Namespace" and self.command_line is not None:
+        if outside == "argparse.Namespace" and self.command_line is not None:
             value = self.argument(owner, name)
             if value is not MISSING:
                 return value

@@ -28,13 +28,14 @@ _LARGE = 100_000
 
 class Expressions:
     def eval(self, frame: Frame, node: ast.expr) -> Any:
-        return self.expressions[type(node)](frame, node)
+        return self.expressions[node.__class__](frame, node)
 
     def ev_Constant(self, frame, node):
         return node.value
 
     def ev_Name(self, frame, node):
-        return self.lookup(frame, node.id)[0]
+        slot = frame.locals.get(node.id)
+        return slot[0] if slot is not None else self.lookup(frame, node.id)[0]
 
     def lookup(self, frame: Frame, name: str) -> tuple:
         """Slot of a name. Raises the evaluated program's NameError."""
@@ -59,10 +60,13 @@ class Expressions:
 
     def origin_of(self, frame: Frame, node: ast.expr) -> tuple:
         """Where the value of an expression was written down, through names and attributes."""
+        kind = node.__class__
+        if kind is not ast.Name and kind is not ast.Attribute:
+            return (frame.path, frame.chunk, node.lineno)
         try:
-            if isinstance(node, ast.Name):
+            if kind is ast.Name:
                 found = self.lookup(frame, node.id)[1]
-            elif isinstance(node, ast.Attribute) and _is_path(node.value):
+            elif _is_path(node.value):
                 owner = self.eval(frame, node.value)
                 slot = owner.attrs.get(node.attr) if isinstance(owner, (Obj, Class)) else None
                 if slot is None and isinstance(owner, Module) and not owner.path.endswith("/"):
@@ -77,7 +81,12 @@ class Expressions:
         return found or self.origin(frame, node)
 
     def ev_Attribute(self, frame, node):
-        return self.get_attribute(self.eval(frame, node.value), node.attr)
+        owner = self.expressions[node.value.__class__](frame, node.value)
+        if owner.__class__ is Obj:
+            slot = owner.attrs.get(node.attr)
+            if slot is not None:
+                return slot[0]
+        return self.get_attribute(owner, node.attr)
 
     def ev_Call(self, frame, node):
         return self.call_node(frame, node)
@@ -185,6 +194,8 @@ class Expressions:
 
     def ev_Compare(self, frame, node):
         left = self.eval(frame, node.left)
+        if len(node.ops) == 1:
+            return self.compare(node.ops[0], left, self.eval(frame, node.comparators[0]))
         result: Any = True
         for op, right_node in zip(node.ops, node.comparators):
             right = self.eval(frame, right_node)
@@ -193,28 +204,29 @@ class Expressions:
             if truth is False:
                 return result
             if truth is None:
-                if len(node.ops) == 1:
-                    return result
                 return Unknown("a comparison with an unknown value")
             left = right
         return result
 
     def compare(self, op, left, right):
-        if isinstance(op, (ast.Is, ast.IsNot)):
+        kind = op.__class__
+        if kind is ast.Is or kind is ast.IsNot:
+            if right is None and is_primitive(left):
+                return (left is None) is (kind is ast.Is)
             known = self._identical(left, right)
             if known is None:
                 return Unknown("a comparison with an unknown value")
-            return known if isinstance(op, ast.Is) else not known
-        if isinstance(op, (ast.In, ast.NotIn)):
+            return known if kind is ast.Is else not known
+        if kind is ast.In or kind is ast.NotIn:
             known = self._contains(right, left)
             if known is None:
                 return Unknown("a search in an unknown value")
-            return known if isinstance(op, ast.In) else not known
-        if isinstance(op, (ast.Eq, ast.NotEq)):
+            return known if kind is ast.In else not known
+        if kind is ast.Eq or kind is ast.NotEq:
             known = self._equal(left, right)
             if known is None:
                 return Unknown("a comparison with an unknown value")
-            return known if isinstance(op, ast.Eq) else not known
+            return known if kind is ast.Eq else not known
         try:
             return _COMPARE[type(op)](to_python(left), to_python(right))
         except NotKnown as error:
@@ -244,6 +256,8 @@ class Expressions:
         return True if same(a, b) else False if a is not b and not isinstance(a, tuple) else None
 
     def _equal(self, a, b) -> Optional[bool]:
+        if is_primitive(a) and is_primitive(b):
+            return a == b
         for x, y in ((a, b), (b, a)):
             if isinstance(x, EnumMember):
                 if isinstance(y, EnumMember):

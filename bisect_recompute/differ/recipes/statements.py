@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import builtins
-from typing import Any, Optional
+from typing import Any, Optional, Sequence
 
 from bisect_recompute.differ.recipes.source import touched_names
 from bisect_recompute.differ.recipes.state import Ambiguous, Exhausted, Frame, Imprecise, Raised
@@ -18,17 +18,18 @@ MAX_WEAK_ROUNDS = 4
 
 class Statements:
     def execute(self, frame: Frame, node: ast.stmt) -> Optional[tuple]:
-        self.steps += 1
-        if self.steps > MAX_STEPS:
-            raise Exhausted("it takes too many steps")
-        handler = self.statements.get(type(node))
-        if handler is None:
-            raise Imprecise(f"{type(node).__name__} statement")
-        return handler(frame, node)
+        return self.block(frame, (node,))
 
-    def block(self, frame: Frame, body: list[ast.stmt]) -> Optional[tuple]:
+    def block(self, frame: Frame, body: Sequence[ast.stmt]) -> Optional[tuple]:
+        handlers = self.statements
         for node in body:
-            signal = self.execute(frame, node)
+            self.steps += 1
+            if self.steps > MAX_STEPS:
+                raise Exhausted("it takes too many steps")
+            handler = handlers.get(node.__class__)
+            if handler is None:
+                raise Imprecise(f"{type(node).__name__} statement")
+            signal = handler(frame, node)
             if signal is not None:
                 return signal
         return None
@@ -71,7 +72,10 @@ class Statements:
         value = self.eval(frame, node.value)
         origin = self.origin_of(frame, node.value)
         for target in node.targets:
-            self.assign(frame, target, value, origin)
+            if target.__class__ is ast.Attribute:
+                self.set_attribute(self.eval(frame, target.value), target.attr, value, origin)
+            else:
+                self.assign(frame, target, value, origin)
 
     def do_AnnAssign(self, frame, node):
         if node.value is not None:
