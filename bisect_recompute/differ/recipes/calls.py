@@ -159,12 +159,17 @@ class Calls:
                 return found
         key = self._memo_key(func, args, kwargs)
         if key is None:
-            return self._guarded(lambda: self._enter(func, args, kwargs), func, args, kwargs)
+            def run():
+                return self._guarded(lambda: self._enter(func, args, kwargs), func, args, kwargs)
+
+            return self.replayed(func, args, kwargs, run) if self.is_replayable(func, args, kwargs) else run()
         memo = self.memos.get(key)
         if memo is not None and not self.globals_changed and self.holds(key):
             self.deps["memo", key] = memo.version
-            value, may_raise = memo.value
+            value, may_raise, raised = memo.value
             self.may_raise |= may_raise
+            if raised is not None:
+                raise Raised(*raised)
             return self.clone(value)
         return self._remember(key, func, args, kwargs)
 
@@ -186,14 +191,23 @@ class Calls:
         start = self.next_serial()
         one_off, self.one_off = self.one_off, False
         kept = None
-        try:
-            value = self._guarded(lambda: self._enter(func, args, kwargs), func, args, kwargs)
+
+        def keep(value: Any, raised: Optional[tuple] = None) -> None:
+            nonlocal kept
             if self.lowest_write > start and not self.globals_changed and not self.one_off:
                 try:
-                    kept = self.keep(key, (self.clone(value), self.may_raise), lambda: self._again(key, func, args, kwargs))
+                    outcome = (self.clone(value), self.may_raise, raised)
+                    kept = self.keep(key, outcome, lambda: self._again(key, func, args, kwargs))
                 except Imprecise:
                     pass
+
+        try:
+            value = self._guarded(lambda: self._enter(func, args, kwargs), func, args, kwargs)
+            keep(value)
             return value
+        except Raised as error:
+            keep(None, (error.kind, error.text))
+            raise
         finally:
             if kept is None:
                 outer.update(self.deps)
@@ -210,10 +224,14 @@ class Calls:
         if slot is MISSING or not isinstance(slot[0], Func) or slot[0].chunk != func.chunk:
             raise Imprecise("the function is another one now")
         start = self.next_serial()
-        value = self._guarded(lambda: self._enter(slot[0], args, kwargs), slot[0], args, kwargs)
+        value, raised = None, None
+        try:
+            value = self._guarded(lambda: self._enter(slot[0], args, kwargs), slot[0], args, kwargs)
+        except Raised as error:
+            raised = (error.kind, error.text)
         if self.lowest_write <= start or self.globals_changed or self.one_off:
             raise Imprecise("the call has effects")
-        return (self.clone(value), self.may_raise)
+        return (self.clone(value), self.may_raise, raised)
 
     def _guarded(self, run, func, args: list, kwargs: dict) -> Any:
         """Runs a call; where it cannot be followed its effects are unknown instead."""

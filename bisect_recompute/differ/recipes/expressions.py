@@ -69,6 +69,8 @@ class Expressions:
             elif _is_path(node.value):
                 owner = self.eval(frame, node.value)
                 slot = owner.attrs.get(node.attr) if isinstance(owner, (Obj, Class)) else None
+                if self.recording is not None and owner.__class__ is Obj and owner.attrs.__class__ is not dict:
+                    owner.attrs.note_origin(node.attr)
                 if slot is None and isinstance(owner, Module) and not owner.path.endswith("/"):
                     slot = self.symbol(owner.path, node.attr)
                 if slot is None and isinstance(owner, Obj) and isinstance(owner.cls, Class):

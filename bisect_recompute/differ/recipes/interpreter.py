@@ -13,6 +13,7 @@ from bisect_recompute.differ.recipes.launcher import Launcher
 from bisect_recompute.differ.recipes.library import Library
 from bisect_recompute.differ.recipes.memo import Memos
 from bisect_recompute.differ.recipes.modules import Modules
+from bisect_recompute.differ.recipes.replay import Replays
 from bisect_recompute.differ.recipes.state import Exhausted, Imprecise, Raised, State
 from bisect_recompute.differ.recipes.statements import Statements
 from bisect_recompute.differ.recipes.values import MISSING, Func
@@ -35,11 +36,12 @@ class Failed(Exception):
     """The function could not be evaluated. The message says why."""
 
 
-class Interpreter(Statements, Expressions, Calls, Classes, Library, Launcher, Modules, Memos, State):
+class Interpreter(Statements, Expressions, Calls, Classes, Library, Launcher, Modules, Memos, Replays, State):
     def __init__(self, world: World):
         super().__init__()
         self.world = world
         self.start_memos()
+        self.start_replays()
         self.in_progress: set = set()
         self.partial: dict = {}
         """(path, name) -> slot of a registry while the statements that fill it are evaluated."""
@@ -64,6 +66,7 @@ class Interpreter(Statements, Expressions, Calls, Classes, Library, Launcher, Mo
         """(what ``run`` makes of the evaluation, its dependencies). Effects are undone. Raises Failed."""
         self.deps, self.steps, self.depth, self.trail = {}, 0, 0, []
         self.shared = self.may_raise = self.globals_changed = self.one_off = False
+        self.recording = None
         self.in_progress.clear()
         self.partial.clear()
         self.yaml_origins.clear()

@@ -142,11 +142,12 @@ class Memos:
 
     def in_fresh_context(self, run: Callable) -> Any:
         names = ("trail", "deps", "shared", "may_raise", "lowest_write", "depth", "one_off", "globals_changed", "steps",
-                 "in_progress", "partial", "command_line")
+                 "in_progress", "partial", "command_line", "recording")
         saved = {name: getattr(self, name) for name in names}
         self.trail, self.deps, self.in_progress, self.partial = [], {}, set(), {}
         self.shared = self.may_raise = self.one_off = self.globals_changed = False
         self.lowest_write, self.depth, self.steps, self.command_line = 1 << 60, 0, 0, None
+        self.recording = None
         try:
             return run()
         finally:

@@ -60,6 +60,7 @@ class Revision:
         self._moves += 1
         if self._moves % _SWEEP == 0:
             interpreter.sweep()
+            interpreter.sweep_replays()
         return stale
 
     def _discover(self, path: str) -> set[str]:

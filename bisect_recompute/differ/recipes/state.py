@@ -89,7 +89,8 @@ class State:
 
     def put(self, where: dict, key: Any, value: Any, serial: int = -1) -> None:
         """Writes and remembers what was there. ``serial``: of the object written to; -1 for local names."""
-        self.trail.append((where, key, where.get(key, MISSING), serial))
+        # dict.get: a write is no read for ``replay``.
+        self.trail.append((where, key, dict.get(where, key, MISSING), serial))
         if value is MISSING:
             where.pop(key, None)
         else:
@@ -127,7 +128,7 @@ class State:
         """What was written since the mark, as it is now."""
         view: View = {}
         for where, key, _, serial in self.trail[mark:]:
-            view.setdefault(id(where), (where, {}, serial))[1][key] = where.get(key, MISSING)
+            view.setdefault(id(where), (where, {}, serial))[1][key] = dict.get(where, key, MISSING)
         return view
 
     def new_list(self, items) -> AList:
