@@ -124,7 +124,7 @@ def test_a_probe_that_is_not_there_yet(run, shas):
 
 def test_options_out_of_range(run, shas):
     assert run("HEAD~1..HEAD", "--jobs", "0") == (
-        "Invalid value for '--jobs': 0 is not in the range x>=1. (see bisect-recompute run --help)"
+        "Invalid value for '--jobs': 0 is not in the range 1<=x<=256. (see bisect-recompute run --help)"
     )
     assert "'--threshold'" in run("HEAD~1..HEAD", "--thresold", "3")
 
@@ -181,3 +181,9 @@ def test_light_commands_do_not_load_torch(folder, cache):
     )
     done = subprocess.run([sys.executable, "-c", code], env=environment(cache), capture_output=True, text=True)
     assert done.stdout == "False\n", done.stderr
+
+
+@pytest.mark.parametrize(("option", "value"), [("--threshold", "nan"), ("--timeout", "nan"), ("--timeout", "0.001"),
+                                               ("--timeout", "inf"), ("--timeout", "1e300"), ("--threshold", "-1")])
+def test_numbers_that_are_none(run, shas, option, value):
+    assert run("HEAD~1..HEAD", option, value).startswith(f"Invalid value for '{option}'")

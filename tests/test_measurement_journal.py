@@ -74,13 +74,13 @@ def test_a_line_cut_short_is_dropped_and_written_over(tmp_path):
         assert len(path.read_bytes().splitlines()) == 2
 
 
-def test_a_damaged_line_in_the_middle_is_named(tmp_path):
+def test_a_damaged_line_in_the_middle_costs_itself_only(tmp_path):
     with new_journal(tmp_path / "run", MANIFEST) as journal:
         journal.append(FULL)
     path = tmp_path / "run" / "probes.jsonl"
     path.write_bytes(b'{"commit": 1}\n' + path.read_bytes())
-    with pytest.raises(UsageError, match="probes.jsonl line 1 is damaged"):
-        read_results(tmp_path / "run")
+    with open_journal(tmp_path / "run") as journal:
+        assert (journal.results, journal.damaged) == ({FULL.revision: FULL}, 1)
 
 
 def test_a_second_run_over_the_same_folder_is_refused_with_the_way_out(tmp_path):

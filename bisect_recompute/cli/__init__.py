@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import importlib.metadata
 import importlib.util
 import sys
 
@@ -47,8 +48,19 @@ class LazyGroup(click.Group):
             return super().invoke(ctx)
 
 
+def _show_version(ctx, param, wanted):
+    if wanted:
+        try:
+            version = importlib.metadata.version("bisect-recompute")
+        except importlib.metadata.PackageNotFoundError:
+            version = "unknown (run from its source, not installed)"
+        click.echo(f"bisect-recompute, version {version}")
+        ctx.exit()
+
+
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
-@click.version_option(package_name="bisect-recompute")
+@click.option("--version", is_flag=True, expose_value=False, is_eager=True, callback=_show_version,
+              help="Show the version and exit.")
 def group():
     """Names the commit, the setting and the tensor behind a memory or throughput shift in Megatron training."""
 

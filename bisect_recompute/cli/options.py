@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
+import math
 import os
 import platform
 from pathlib import Path
@@ -10,9 +11,21 @@ from pathlib import Path
 import click
 
 from bisect_recompute.errors import UsageError
+from bisect_recompute.measurement.journal import TIMEOUT
 
 PROBES = ("simulate", "torchrun", "slurm", "command", "golden")
 PACKAGES = ("bisect-recompute", "torch", "transformer-engine", "megatron-core")
+MAX_JOBS = 256
+
+
+class Finite(click.FloatRange):
+    """A range of numbers; to click "not a number" is in every one."""
+
+    def convert(self, value, param, ctx):
+        number = super().convert(value, param, ctx)
+        return number if math.isfinite(number) else self.fail(f"{value} is not a finite number.", param, ctx)
+
+
 
 repo = click.option(
     "--repo",
@@ -42,15 +55,15 @@ as_json = click.option(
 )
 quiet = click.option("--quiet", is_flag=True, help="No progress.")
 jobs = click.option(
-    "--jobs", type=click.IntRange(min=1), metavar="N", help="Probes at once; default 2, 1 on a single core."
+    "--jobs", type=click.IntRange(1, MAX_JOBS), metavar="N", help="Probes at once; default 2, 1 on a single core."
 )
 timeout = click.option(
     "--timeout",
-    type=click.FloatRange(min=0, min_open=True),
+    type=Finite(*TIMEOUT),
     default=120.0,
     show_default=True,
     metavar="SECONDS",
-    help="Time limit of one probe.",
+    help="Time limit of one probe, from 1 s to a day.",
 )
 
 
@@ -66,7 +79,7 @@ def question(function):
         ),
         click.option(
             "--threshold",
-            type=click.FloatRange(min=0),
+            type=Finite(min=0),
             metavar="PCT",
             help="Smallest change that counts, in percent; default: the recipe's, else memory 1, throughput 5.",
         ),

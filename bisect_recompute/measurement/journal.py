@@ -12,18 +12,23 @@ import shlex
 import tempfile
 import threading
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Annotated, Literal
 
 from filelock import FileLock, Timeout
-from pydantic import TypeAdapter, ValidationError
+from pydantic import Field, TypeAdapter, ValidationError
 
 from bisect_recompute.errors import UsageError
 from bisect_recompute.probe.result import ProbeResult
 
 MANIFEST, PROBES, LOCK = "manifest.json", "probes.jsonl", ".lock"
+TIMEOUT = (1, 86_400)
+"""Seconds: no probe ends in less than the one, and nobody waits for more than the other."""
 _RESULT = TypeAdapter(ProbeResult)
+_Id = Annotated[str, Field(pattern=r"^([0-9a-f]{40}|[0-9a-f]{64})$")]
+_Percent = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
 @dataclass(frozen=True)
@@ -32,21 +37,21 @@ class Manifest:
 
     repository: str
     """The clone's git directory."""
-    good: str
-    bad: str
+    good: _Id
+    bad: _Id
     first_parent: bool
     recipe: str
     """Name to show."""
     recipe_text: str
     """The recipe's YAML as it was when the run began, or ``module:function``."""
     recipe_function: bool
-    probe: str
-    metric: str
-    direction: str
-    memory_threshold: float
+    probe: Literal["simulate"]
+    metric: Literal["memory", "throughput", "any"]
+    direction: Literal["worse", "better", "any"]
+    memory_threshold: _Percent
     """Percent of the good value; so is the next."""
-    throughput_threshold: float
-    timeout: float
+    throughput_threshold: _Percent
+    timeout: Annotated[float, Field(ge=TIMEOUT[0], le=TIMEOUT[1])]
     """Seconds that one probe may take."""
     versions: dict[str, str] = field(default_factory=dict)
     """bisect-recompute, python and the packages that probes execute."""
@@ -62,18 +67,18 @@ class Manifest:
 
 
 class Journal:
-    """The open record of one run; ``results`` holds what is on disk, by commit."""
+    """The open record of one run; ``results`` holds what is on disk, by commit; ``damaged`` lines were skipped."""
 
     def __init__(self, out: Path, manifest: Manifest):
         self.out, self.manifest = out, manifest
-        self.results = read_results(out)
+        self.results, self.damaged = _read(out)
         self._lock = threading.Lock()
         self._file = _append_to(out / PROBES)
 
     def append(self, result: ProbeResult) -> None:
         """On disk (fsync) when it returns. Thread-safe; what comes after ``close`` is dropped.
 
-        Raises UsageError when the disk is full.
+        Raises OSError when the disk is full.
         """
         line = {"commit": result.revision, "environment": self.manifest.environment}
         line |= _RESULT.dump_python(result, mode="json")
@@ -81,14 +86,10 @@ class Journal:
         with self._lock:
             if self._file.closed:
                 return
-            try:
+            with _naming(self.out / PROBES):
                 self._file.write(data)
                 self._file.flush()
                 os.fsync(self._file.fileno())
-            except OSError as error:
-                raise UsageError(
-                    f"cannot write {self.out / PROBES}: {error.strerror}; make room, then resume"
-                ) from None
             self.results[result.revision] = result
 
     def close(self) -> None:
@@ -99,12 +100,15 @@ class Journal:
 @contextmanager
 def new_journal(out: Path, manifest: Manifest) -> Iterator[Journal]:
     """Begins a run in ``out`` and holds its lock. Raises UsageError when the folder is taken, and says the way out."""
-    _refuse_foreign(out)
-    with _alone(out):
-        if (out / MANIFEST).exists():
-            raise UsageError(_taken(out, manifest))
-        write_atomically(out / MANIFEST, json.dumps(asdict(manifest), indent=2) + "\n")
-        yield from _opened(out, manifest)
+    with ExitStack() as held:
+        with _usable(out, "give another folder with --out"):
+            _refuse_foreign(out)
+            held.enter_context(_alone(out))
+            if (out / MANIFEST).exists():
+                raise UsageError(_taken(out, manifest))
+            write_atomically(out / MANIFEST, json.dumps(asdict(manifest), indent=2) + "\n")
+            journal = held.enter_context(closing(Journal(out, manifest)))
+        yield journal
 
 
 @contextmanager
@@ -122,71 +126,90 @@ def open_journal(out: Path, versions: Mapping[str, str] | None = None) -> Iterat
                 f"the run in {out} began with {name} {before or '(none)'}, here is {version or '(none)'}: measurements "
                 "would not compare; start a new run"
             )
-    with _alone(out):
-        yield from _opened(out, manifest)
+    with ExitStack() as held:
+        with _usable(out, "put that right, or start a new run"):
+            held.enter_context(_alone(out))
+            journal = held.enter_context(closing(Journal(out, manifest)))
+        yield journal
 
 
 def read_manifest(out: Path) -> Manifest:
+    path = out / MANIFEST
     try:
-        return TypeAdapter(Manifest).validate_json((out / MANIFEST).read_bytes())
+        return TypeAdapter(Manifest).validate_json(path.read_bytes())
     except FileNotFoundError:
         raise UsageError(f"no run in {out}: it has no {MANIFEST}") from None
-    except (OSError, ValidationError) as error:
-        raise UsageError(f"cannot read {out / MANIFEST}: {str(error).splitlines()[0]}") from None
+    except OSError as error:
+        raise UsageError(f"cannot read {path}: {error.strerror}") from None
+    except ValidationError as error:
+        problem = error.errors()[0]
+        where = "".join(f"{part}: " for part in problem["loc"])
+        raise UsageError(f"cannot use {path}: {where}{problem['msg']}; put that right, or start a new run") from None
 
 
 def read_results(out: Path) -> dict[str, ProbeResult]:
-    """Every finished probe by commit; a last line cut short by a kill is left out."""
-    path, results = out / PROBES, {}
-    lines = path.read_bytes().split(b"\n")[:-1] if path.exists() else []
-    for number, line in enumerate(lines, 1):
-        try:
-            record = json.loads(line)
-            result = _RESULT.validate_python({k: v for k, v in record.items() if k not in ("commit", "environment")})
-        except (ValueError, AttributeError) as error:
-            raise UsageError(
-                f"{path} line {number} is damaged: {str(error).splitlines()[0]}; start a new run"
-            ) from None
-        results[result.revision] = result
-    return results
+    """Every finished probe by commit; lines that are blank, damaged or cut short by a kill are left out."""
+    return _read(out)[0]
 
 
 def write_atomically(path: Path, text: str) -> None:
     """The old file or the new one, never half of it, whatever kills us."""
-    with tempfile.NamedTemporaryFile(
-        "w", encoding="utf-8", errors="backslashreplace", dir=path.parent, prefix=path.name, suffix=".tmp", delete=False
-    ) as file:
+    with _naming(path):
+        file = tempfile.NamedTemporaryFile(dir=path.parent, prefix=path.name, suffix=".tmp", delete=False)
         try:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
+            with file:
+                file.write(text.encode("utf-8", "backslashreplace"))
+                file.flush()
+                os.fsync(file.fileno())
+            os.chmod(file.name, 0o644)
+            os.replace(file.name, path)
         except BaseException:
             os.unlink(file.name)
             raise
-    os.chmod(file.name, 0o644)
-    os.replace(file.name, path)
 
 
-def _opened(out: Path, manifest: Manifest) -> Iterator[Journal]:
-    journal = Journal(out, manifest)
+def _read(out: Path) -> tuple[dict[str, ProbeResult], int]:
+    """The results, and how many lines hold none. What follows the last line end was cut short by a kill: no damage."""
+    path, results, damaged = out / PROBES, {}, 0
+    lines = path.read_bytes().split(b"\n")[:-1] if path.exists() else []
+    for line in lines:
+        try:
+            record = json.loads(line)
+            result = _RESULT.validate_python({k: v for k, v in record.items() if k not in ("commit", "environment")})
+        except (ValueError, AttributeError, RecursionError):
+            damaged += 1
+            continue
+        results[result.revision] = result
+    return results, damaged
+
+
+@contextmanager
+def _naming(path: Path) -> Iterator[None]:
+    """A full disk does not say of which file."""
     try:
-        yield journal
-    finally:
-        journal.close()
+        yield
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(path)) from None
+
+
+@contextmanager
+def _usable(out: Path, way_out: str) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise UsageError(f"cannot use {error.filename or out}: {error.strerror}; {way_out}") from None
 
 
 @contextmanager
 def _alone(out: Path) -> Iterator[None]:
+    out.mkdir(parents=True, exist_ok=True)
+    lock = FileLock(out / LOCK)
     try:
-        out.mkdir(parents=True, exist_ok=True)
-        lock = FileLock(out / LOCK)
         lock.acquire(timeout=0)
     except Timeout:
         raise UsageError(
             f"another bisect-recompute is at work in {out}; wait for it, or give another folder with --out"
         ) from None
-    except OSError as error:
-        raise UsageError(f"cannot use {out}: {error.strerror}; give another folder with --out") from None
     try:
         yield
     finally:
