@@ -17,6 +17,8 @@ from pathlib import Path
 from typing import Optional, Sequence
 
 from bisect_recompute.differ.source.change import SettingChange
+from bisect_recompute.differ.recipes.launcher import is_config_file
+from bisect_recompute.differ.recipes.recipes import is_recipe_file
 from bisect_recompute.differ.recipes.timeline import RecipeChanges, walk
 from bisect_recompute.differ.recipes.world import relevant
 from bisect_recompute.history.commit import Commit
@@ -24,6 +26,8 @@ from bisect_recompute.history.repository import Repository
 from bisect_recompute.history.worktree import cache_dir
 
 _WORTH_SPLITTING = 150
+_PARTS = 2
+"""Stretches for each process: the estimate of their work is rough, and each begins with a look at everything."""
 _NOTHING = RecipeChanges()
 
 
@@ -44,7 +48,7 @@ def _resolve(repository: Repository, commits: list[Commit]) -> list[RecipeChange
     workers = min(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1, 4)
     if workers < 2 or len(commits) < _WORTH_SPLITTING:
         return list(walk(repository, commits))
-    parts = _split(repository, commits, workers)
+    parts = _split(repository, commits, _PARTS * workers)
     with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
         return [change for part in pool.map(_walk_part, [repository.git_dir] * len(parts), parts) for change in part]
 
@@ -58,11 +62,20 @@ def _walk_part(git_dir: Path, commits: list[Commit]) -> list[RecipeChanges]:
 
 
 def _split(repository: Repository, commits: list[Commit], parts: int) -> list[list[Commit]]:
-    """Stretches of about equal work. Work is where recipes change, and there are more recipes as time goes on."""
+    """Stretches of about equal work, in order."""
     changed = repository.changes_in(commits)
-    work = [
-        1 + (i + len(commits) // 4) * any(relevant(c.path) for c in changed[commit.sha]) for i, commit in enumerate(commits)
-    ]
+    configurations = recipes = 0
+    work = []
+    for commit in commits:
+        paths = [c for c in changed[commit.sha] if relevant(c.path)]
+        for path in paths:
+            step = (path.status == "A") - (path.status == "D")
+            configurations += step * is_config_file(path.path)
+            recipes += step * (is_recipe_file(path.path) and not is_config_file(path.path))
+        # A launcher's change is felt by all that it can start, a recipe's mostly by itself.
+        launcher = any(p.path.startswith("scripts/performance/") and not is_config_file(p.path) for p in paths)
+        shared = any(not is_recipe_file(p.path) and p.path.startswith("src/megatron/bridge/training/") for p in paths)
+        work.append(1 + len(paths) + 30 * configurations * launcher + (6 * configurations + 2 * recipes) * (launcher or shared))
     total, done, part_of = sum(work), 0, []
     for each in work:
         part_of.append(min(done * parts // total, parts - 1))

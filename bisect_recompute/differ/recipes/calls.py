@@ -7,6 +7,7 @@ import inspect
 from typing import Any, Optional
 
 from bisect_recompute.differ.recipes.classes import BOUNDARY
+from bisect_recompute.differ.recipes.source import last_word
 from bisect_recompute.differ.recipes.state import Exhausted, Frame, Imprecise, Raised
 from bisect_recompute.differ.recipes.values import (
     HEAP, MISSING, TAINT, ADict, Bound, Class, Container, EnumMember, External, Func, Method, Module, Obj, Partial,
@@ -141,7 +142,7 @@ class Calls:
         return value
 
     def _decorate(self, frame: Frame, decorator: ast.expr, made: Func, value: Any) -> Any:
-        name = ast.unparse(decorator.func if isinstance(decorator, ast.Call) else decorator).split(".")[-1]
+        name = last_word(decorator)
         if name in ("property", "staticmethod", "classmethod", "cached_property"):
             made.decorated = "property" if name == "cached_property" else name
             return value

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from typing import Any, Optional
 
-from bisect_recompute.differ.recipes.source import member_chunk, touched_names
+from bisect_recompute.differ.recipes.source import last_word, member_chunk, mentions, touched_names
 from bisect_recompute.differ.recipes.state import Frame, Imprecise, Raised
 from bisect_recompute.differ.recipes.values import (
     MISSING, TAINT, Bound, Class, Container, EnumMember, External, Func, Method, Module, Obj, Partial,
@@ -45,7 +45,7 @@ class ClassSource:
         """Fields, if the class is a dataclass."""
         for statement in node.body:
             if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name):
-                if "ClassVar" not in ast.unparse(statement.annotation):
+                if not mentions(statement.annotation, "ClassVar"):
                     self.annotated[statement.target.id] = statement
             for name in _member_names(statement):
                 self.members.setdefault(name, []).append(statement)
@@ -53,7 +53,7 @@ class ClassSource:
 
     def setter(self, name: str) -> Optional[ast.FunctionDef]:
         for statement in self.members.get(name, ()):
-            if isinstance(statement, ast.FunctionDef) and any("setter" in ast.unparse(d) for d in statement.decorator_list):
+            if isinstance(statement, ast.FunctionDef) and any(last_word(d) == "setter" for d in statement.decorator_list):
                 return statement
         return None
 
@@ -159,8 +159,8 @@ class Classes:
         frame = Frame(cls.path, self._member_chunk(cls, name), outer=cls.frame, owner=cls)
         try:
             if isinstance(found[-1], ast.FunctionDef):
-                if any("setter" in ast.unparse(d) for d in found[-1].decorator_list):
-                    found = [s for s in found if not any("setter" in ast.unparse(d) for d in s.decorator_list)] or found
+                if any(last_word(d) == "setter" for d in found[-1].decorator_list):
+                    found = [s for s in found if not any(last_word(d) == "setter" for d in s.decorator_list)] or found
                 found = found[-1:]
             for statement in found:
                 self.execute(frame, statement)
@@ -561,7 +561,7 @@ def _same_class(a: Any, b: Any) -> bool:
 
 
 def _is_generic(base: ast.expr) -> bool:
-    return isinstance(base, ast.Subscript) and ast.unparse(base.value).split(".")[-1] in ("Generic", "Protocol")
+    return isinstance(base, ast.Subscript) and last_word(base.value) in ("Generic", "Protocol")
 
 
 def _kind_of(owner: Any) -> type:

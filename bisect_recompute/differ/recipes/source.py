@@ -7,6 +7,7 @@ import re
 import warnings
 from dataclasses import dataclass, field
 from hashlib import blake2b
+from typing import Optional
 
 # A line that may begin a top-level statement. `else`, `except` and the like continue one.
 _BOUNDARY = re.compile(r"^(?!(?:else|elif|except|finally)\b)[A-Za-z_@\"'\[({*]", re.MULTILINE)
@@ -252,7 +253,7 @@ def _describe(identity: str, text: str, tree: list[ast.stmt]) -> Chunk:
             spec = node.args
             chunk.parameters[node.name] = tuple(a.arg for a in (*spec.posonlyargs, *spec.args, *spec.kwonlyargs))
             if len(spec.defaults) >= len(spec.posonlyargs) + len(spec.args) and None not in spec.kw_defaults:
-                chunk.entries[node.name] = node.returns is not None and "ConfigContainer" in ast.unparse(node.returns)
+                chunk.entries[node.name] = mentions(node.returns, "ConfigContainer")
             changed = _changed_globals(node, text)
             if changed:
                 chunk.changers[node.name] = changed
@@ -314,10 +315,8 @@ def _bound(node: ast.stmt, source) -> list[tuple[str, str, str]]:
 
 
 def _head(node: ast.ClassDef, source) -> str:
-    return digest(
-        "\n".join([*map(ast.unparse, node.decorator_list), *map(ast.unparse, node.bases),
-                   *(ast.unparse(k.value) for k in node.keywords)])
-    )
+    parts = [*node.decorator_list, *node.bases, *(k.value for k in node.keywords)]
+    return digest("\n".join(ast.dump(part) for part in parts))
 
 
 def _members(node: ast.ClassDef, source) -> dict[str, str]:
@@ -332,18 +331,35 @@ def _members(node: ast.ClassDef, source) -> dict[str, str]:
             members[name] = digest(members.get(name, "") + text)
         if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name):
             fields.append(text)
-            marks = [m for m in ("ClassVar", "InitVar", "KW_ONLY") if m in ast.unparse(statement.annotation)]
+            marks = [m for m in ("ClassVar", "InitVar", "KW_ONLY") if mentions(statement.annotation, m)]
             if statement.value is None or marks:
                 shape.append(f"{statement.target.id} {marks}")
         elif names and names[0] in _INIT_NAMES:
             shape.append(text)
         elif isinstance(statement, ast.FunctionDef) and statement.decorator_list:
-            if any("setter" in ast.unparse(d) or "property" in ast.unparse(d) for d in statement.decorator_list):
+            if any(mentions(d, "setter", "property") for d in statement.decorator_list):
                 shape.append(f"property {statement.name}")
     members[""] = digest("\n".join(shape))
     members["*"] = digest("\n".join(fields))
     members["**"] = digest(source(node))
     return members
+
+
+def last_word(node: ast.expr) -> str:
+    """``b`` of ``b``, ``a.b`` and ``a.b(...)``."""
+    if isinstance(node, ast.Call):
+        node = node.func
+    return node.id if isinstance(node, ast.Name) else getattr(node, "attr", "")
+
+
+def mentions(node: Optional[ast.AST], *words: str) -> bool:
+    """Whether a name, attribute or text below the node contains one of the words."""
+    for child in ast.walk(node) if node is not None else ():
+        text = child.id if isinstance(child, ast.Name) else child.attr if isinstance(child, ast.Attribute) else (
+            child.value if isinstance(child, ast.Constant) and isinstance(child.value, str) else "")
+        if any(word in text for word in words):
+            return True
+    return False
 
 
 def member_chunk(owner: str, name: str, start: int, fingerprint: str) -> str:

@@ -402,5 +402,8 @@ def _as_load(target: ast.AST) -> ast.AST:
 
 
 def _short(node: ast.AST) -> str:
-    text = " ".join(ast.unparse(node).split())
-    return text if len(text) <= 60 else text[:57] + "..."
+    text = getattr(node, "_short", None)
+    if text is None:
+        text = " ".join(ast.unparse(node).split())
+        text = node._short = text if len(text) <= 60 else text[:57] + "..."
+    return text
