@@ -8,6 +8,7 @@ import sys
 import textwrap
 import threading
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 
@@ -155,6 +156,32 @@ def test_a_link_that_a_commits_code_left_is_not_followed(repo, cache, tmp_path, 
         assert (tree / "pkg/b.py").read_text() == "2\n"
     assert sorted(p.name for p in victim.iterdir()) == ["pkg", "precious"]
     assert [p.read_text() for p in victim.rglob("*") if p.is_file()] == ["mine", "mine"]
+
+
+@pytest.mark.parametrize("place", ["", "state.json", "state.new", "../0.lock", ".."])
+def test_links_in_place_of_our_own_files_are_not_followed(repo, cache, tmp_path, place):
+    first, second = repo.commit("a", {"a.py": "1\n"}), repo.commit("b", {"a.py": "2\n"})
+    victim = tmp_path / "victim"
+    for name in ("tree/a.py", "tree/precious", "0/tree/precious", "state.json"):
+        (victim / name).parent.mkdir(parents=True, exist_ok=True)
+        (victim / name).write_text("mine")
+    worktrees = Worktrees(Repository(repo.path), cache)
+    with worktrees.checkout(first) as tree:
+        target = Path(os.path.normpath(tree.parent / place))
+    if os.path.lexists(target):
+        target.rename(tmp_path / "moved away")
+    target.symlink_to(victim / "state.json" if target.suffix else victim)
+    with worktrees.checkout(second) as tree:
+        assert (tree / "a.py").read_text() == "2\n" and tree.resolve().is_relative_to(cache)
+    assert {p.read_text() for p in victim.rglob("*") if p.is_file()} == {"mine"}
+    assert sum(p.is_file() for p in victim.rglob("*")) == 4
+
+
+def test_a_commit_without_files_is_checked_out_twice(repo, cache):
+    sha = repo.commit("nothing")
+    for _ in range(2):
+        with Worktrees(Repository(repo.path), cache).checkout(sha) as tree:
+            assert on_disk(tree) == {}
 
 
 def test_a_package_that_a_commit_lacks_cannot_be_imported(repo, cache):

@@ -20,6 +20,7 @@ class Slot:
     """
 
     def __init__(self, folder: Path):
+        self._folder = folder
         self.tree = folder / "tree"
         self._state = folder / "state.json"
 
@@ -29,13 +30,16 @@ class Slot:
         Python's ``__pycache__`` is kept. Raises UsageError for paths that would leave the tree, OSError from the disk.
         """
         folders = _folders(files)
-        written = self._load() if _is_folder(self.tree) else None  # a probed commit may have put a link there
+        # A probed commit's code may have put links in place of our own folders and files: none is followed.
+        if not _is_folder(self._folder):
+            _remove(self._folder)
+        written = self._load() if _is_folder(self.tree) else None
         # Killed from here on, the slot has no state: the next update starts from nothing.
-        self._state.unlink(missing_ok=True)
+        _remove(self._state)
         if written is None:
             self.clear()
             written = {}
-        self.tree.mkdir(parents=True, exist_ok=bool(written))
+        self.tree.mkdir(parents=True, exist_ok=True)
         found: dict[str, os.stat_result] = {}
         self._sweep(self.tree, "", files, folders, found)
         state: dict[str, list] = {}
@@ -58,19 +62,23 @@ class Slot:
         return missing
 
     def clear(self) -> None:
-        self._state.unlink(missing_ok=True)
-        _remove(self.tree)
+        if _is_folder(self._folder):
+            _remove(self._state)
+            _remove(self.tree)
 
     def _load(self) -> dict[str, list] | None:
         try:
-            state = json.loads(self._state.read_bytes())
+            with open(os.open(self._state, os.O_RDONLY | os.O_NOFOLLOW), "rb") as file:
+                state = json.loads(file.read())
         except (OSError, ValueError):
             return None
         return state if isinstance(state, dict) else None
 
     def _save(self, state: dict[str, list]) -> None:
         new = self._state.with_suffix(".new")
-        new.write_text(json.dumps(state))
+        _remove(new)
+        with open(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666), "w") as file:
+            json.dump(state, file)
         new.replace(self._state)
 
     def _sweep(self, folder: Path, start: str, files, folders: set[str], found: dict[str, os.stat_result]) -> None:

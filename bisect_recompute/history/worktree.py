@@ -70,6 +70,10 @@ class Worktrees:
         for number in itertools.count():
             lock = FileLock(self._folder / f"{number}.lock", thread_local=False)
             try:
+                # A probed commit's code may have put links here: opening or filling their targets would change them.
+                for path in (self._folder, Path(lock.lock_file)):
+                    if path.is_symlink():
+                        path.unlink(missing_ok=True)
                 self._folder.mkdir(parents=True, exist_ok=True)
                 lock.acquire(timeout=0)
             except Timeout:
@@ -81,6 +85,7 @@ class Worktrees:
             finally:
                 lock.release()
             return
+
 
 def _needed(files: dict[str, TreeEntry]) -> dict[str, TreeEntry]:
     core = any(path.startswith("megatron/core/") for path in files)
