@@ -88,6 +88,15 @@ def test_a_hostile_subject_cannot_add_a_line(repo):
     assert f"{shas[2]} is the first bad commit" in replay(repo, log)
 
 
+def test_a_subject_of_a_megabyte_is_cut(repo):
+    shas = [repo.commit("good one"), repo.commit("first " + "x" * 2**20), repo.commit("bad one")]
+    sides = {-1: "good", 0: "bad", 1: "bad"}
+    log = bisect_log(searched(repo, f"{shas[0]}..{shas[2]}", sides, culprit=0, last_good=-1, suspects=(0,)))
+    assert log.splitlines()[-1] == f"# first bad commit: [{shas[1]}] first " + "x" * 493 + "…"
+    assert len(log) < 2000
+    assert f"{shas[1]} is the first bad commit" in replay(repo, log)
+
+
 @settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_any_search_replays_to_what_it_found(tmp_path_factory, data):

@@ -131,6 +131,12 @@ def test_stays_under_githubs_limit_and_cuts_between_lines():
     assert "`" not in "".join(t.content for t in inline if t.type == "text")
 
 
+def test_a_subject_of_a_megabyte_is_cut_in_the_verdict():
+    told = decide(culprit("x" * 2**20)).culprit
+    assert told.subject == "x" * 499 + "…"
+    assert decide(culprit("x" * 500)).culprit.subject == "x" * 500
+
+
 def test_files_of_a_run(tmp_path):
     f = culprit()
     verdict = decide(f)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect_recompute.report.text import plain
+from bisect_recompute.verdict.decide import LONGEST_SUBJECT
 from bisect_recompute.verdict.findings import Findings
 
 
@@ -20,7 +21,7 @@ def bisect_log(f: Findings) -> str:
     marks += [index for index in sorted(f.suspects) if f.sides.get(index) == "skip"]
     for index in marks:
         commit, side = f.commit(index), f.sides[index]
-        lines += [f"# {side}: [{commit.sha}] {plain(commit.subject)}", f"git bisect {side} {commit.sha}"]
+        lines += [f"# {side}: [{commit.sha}] {plain(commit.subject, LONGEST_SUBJECT)}", f"git bisect {side} {commit.sha}"]
     if f.culprit is not None:
         lines.append(_named("first bad commit", f, f.culprit))
     elif f.suspects:
@@ -41,4 +42,4 @@ def _ancestors(f: Findings, index: int) -> set[int]:
 
 def _named(what: str, f: Findings, index: int) -> str:
     commit = f.commit(index)
-    return f"# {what}: [{commit.sha}] {plain(commit.subject)}"
+    return f"# {what}: [{commit.sha}] {plain(commit.subject, LONGEST_SUBJECT)}"

@@ -8,6 +8,9 @@ from bisect_recompute.verdict.evidence import evidence_of, share_explained
 from bisect_recompute.verdict.findings import Findings
 from bisect_recompute.verdict.verdict import Culprit, Metric, Metrics, Probes, Range, Verdict
 
+LONGEST_SUBJECT = 500
+"""Characters; git sets no limit."""
+
 
 def decide(findings: Findings) -> Verdict:
     f, outcome = findings, _outcome(findings)
@@ -46,12 +49,16 @@ def _culprit(f: Findings) -> Culprit:
     commit = f.commit(f.culprit)
     return Culprit(
         commit=commit.sha,
-        subject=commit.subject,
-        author=commit.author,
+        subject=_cut(commit.subject),
+        author=_cut(commit.author),
         date=commit.date,
         repository=f.range.repository,
         last_good=f.commit(f.last_good).sha,
     )
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= LONGEST_SUBJECT else text[: LONGEST_SUBJECT - 1] + "…"
 
 
 def _metrics(f: Findings, good: int, bad: int) -> Metrics:
