@@ -1,13 +1,15 @@
 """Commit text is a stranger's: what it says must stay text."""
 
+import html
 import re
+import shlex
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
-from bisect_recompute.report.text import cell, code, jira, plain
+from bisect_recompute.report.text import cell, code, jira, jira_block, plain
 
 HOSTILE = [
     "# heading",
@@ -92,5 +94,37 @@ def test_plain_shows_what_it_takes_out():
     assert plain("x" * 50, 10) == "x" * 9 + "…"
 
 
+JIRA_MARKS = "![]^~+?%{}()*_-|@"
+"""Before these Jira's renderer takes a backslash away; before any other character it shows it."""
+
+
+def shown_by_jira(markup: str) -> str:
+    return html.unescape(re.sub(rf"\\([{re.escape(JIRA_MARKS)}])", r"\1", markup))
+
+
 def test_jira_markup_is_escaped():
-    assert jira("{code}[~user] *b* !img.png! #1 h1.") == r"\{code\}\[\~user\] \*b\* \!img.png\! \#1 h1."
+    assert jira("{code}[~user] *b* !img.png! #1 h1.") == r"\{code\}\[\~user\] \*b\* \!img.png\! #1 h1."
+    assert jira("core/mlp.py:12, a<b & c>d") == "core/mlp.py:12, a<b & c>d"
+    assert jira(r"C:\new") == "C:&#92;new"
+    assert jira("https://evil.example") == "https&#58;//evil.example"
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+def test_jira_shows_hostile_text_as_it_is(text):
+    assert shown_by_jira(jira(text)) == plain(text, 300)
+
+
+@given(st.text() | st.text(alphabet="\\{}[]|*_-+^~!?#@<>&:/();amp#58DP", max_size=20))
+def test_jira_finds_no_markup_in_any_text(text):
+    markup = jira(text)
+    assert shown_by_jira(markup) == plain(text, 300)
+    assert not set(re.sub(r"\\.", "", markup)) & set(JIRA_MARKS + "\\")
+    assert "://" not in markup
+
+
+@given(st.lists(st.text(alphabet="{}:'\" acdefmnort", min_size=1) | st.sampled_from(["{noformat}", "x{noFormat:a}{code}"])))
+def test_jira_block_is_pasted_as_the_same_command(call):
+    first, *shown, last = jira_block(shlex.join(call)).split("\n")
+    assert (first, last, len(shown)) == ("{noformat}", "{noformat}", 1)
+    assert shlex.split(shown[0]) == call
+    assert "{noformat" not in shown[0].lower()

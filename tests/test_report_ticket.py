@@ -1,4 +1,6 @@
 import json
+import re
+import shlex
 from dataclasses import replace
 
 import pytest
@@ -129,6 +131,13 @@ def test_stays_under_githubs_limit_and_cuts_between_lines():
     assert len(body) < LIMIT
     _, inline = parse(body)
     assert "`" not in "".join(t.content for t in inline if t.type == "text")
+
+
+def test_the_command_stands_in_jira_as_it_is_typed():
+    call = ["bisect-recompute", "run", "a..b", "--repo", "/home/a_b-c/{code}{noformat}", "--recipe", "x/y:z"]
+    body = ticket(decide(culprit("{{code}}{{noformat}}", reproduce=shlex.join(call))), form="jira")
+    assert body.count("{noformat}") == 2 and not re.search(r"(?<!\\){", body.split("{noformat}")[0])
+    assert shlex.split(body.split("{noformat}")[1]) == call
 
 
 def test_a_subject_of_a_megabyte_is_cut_in_the_verdict():

@@ -38,5 +38,20 @@ def cell(text: object, limit: int = 200) -> str:
 
 
 def jira(text: object, limit: int = 300) -> str:
-    """Text without meaning in Jira's wiki markup."""
-    return re.sub(r"([\\{}\[\]|*_\-+^~!?#@<>&:/()])", r"\\\1", plain(text, limit))
+    """Text without meaning in Jira's wiki markup.
+
+    A backslash works before these marks only; before others Jira shows it. Where one of the others would have a
+    meaning (a backslash itself, an entity, an address that becomes a link, ``:D``), an entity stands for it.
+    """
+    line = re.sub(r"&(?=#?\w+;)", "&amp;", plain(text, limit))
+    line = re.sub(r":(?=//|[DP]\b)|(?<=mailto):", "&#58;", line, flags=re.I).replace("\\", "&#92;")
+    return re.sub(r"([{}\[\]|*_\-+^~!?%@()])", r"\\\1", line)
+
+
+def jira_block(command: str) -> str:
+    """A block that shows a shell command as it is, to be pasted. ``command`` comes from ``shlex.join``.
+
+    A ``{noformat}`` in it would end the block: ``''`` inside it keeps the shell's meaning, as ``{`` is always quoted.
+    """
+    shown = re.sub(r"\{(?=noformat)", "{''", plain(command), flags=re.I)
+    return f"{{noformat}}\n{shown}\n{{noformat}}"

@@ -144,6 +144,7 @@ def _environment() -> jinja2.Environment:
         "code": text.code,
         "cell": text.cell,
         "jira": text.jira,
+        "jira_block": text.jira_block,
         "plain": text.plain,
         "block": _block,
         "json": lambda value: json.dumps(value, ensure_ascii=False),
