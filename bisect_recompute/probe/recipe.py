@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import difflib
+import os
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, Optional
@@ -15,7 +17,7 @@ from bisect_recompute.probe.gpu import GPUS
 
 
 class _Group(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=())
+    model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=(), allow_inf_nan=False)
 
     def stated(self) -> dict:
         """The fields that the recipe states; the commit's own defaults stand for the others."""
@@ -122,7 +124,7 @@ class HardwareSettings(_Group):
     @model_validator(mode="after")
     def _known_gpu(self):
         if self.gpu not in GPUS:
-            raise ValueError(f"gpu '{self.gpu}' is not known; known are {', '.join(sorted(GPUS))}")
+            raise ValueError(f"gpu {_shown(self.gpu)} is not known; known are {', '.join(sorted(GPUS))}")
         return self
 
 
@@ -195,24 +197,27 @@ def load_recipe(spec: str) -> Recipe:
     Raises UsageError with one line: the file, the field and how to mend it.
     """
     path = Path(spec)
-    if not path.is_file():
+    if not os.path.isfile(path):
         shipped = shipped_recipes()
-        if path.stem in shipped and (path.name == path.stem or str(path.parent) in (".", "recipes")):
+        if path.stem in shipped and path.suffix in ("", ".yaml") and str(path.parent) in (".", "recipes"):
             path = shipped[path.stem]
         else:
             near = difflib.get_close_matches(path.stem, shipped, n=1)
             hint = f"did you mean '{near[0]}'?" if near else f"shipped recipes are {', '.join(shipped) or 'missing'}"
             raise UsageError(f"no such recipe: {spec}; {hint}")
     try:
-        if path.stat().st_size > LARGEST:
-            raise UsageError(f"{path} is no recipe: it is larger than {LARGEST // 2**20} MiB")
-        text = path.read_text(encoding="utf-8")
+        with open(path, "rb") as file:
+            content = file.read(LARGEST + 1)
+        text = content.decode("utf-8") if len(content) <= LARGEST else ""
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"cannot read recipe {path}: {error}") from None
+    if len(content) > LARGEST:
+        raise UsageError(f"{path} is no recipe: it is larger than {LARGEST // 2**20} MiB")
     return parse_recipe(text, str(path), path.stem)
 
 
 def parse_recipe(text: str, source: str, name: str) -> Recipe:
+    """A number written as text or as true/false is a slip, not a number. Raises UsageError with one line."""
     try:
         data = yaml.load(text, _Loader)
     except RecursionError:
@@ -221,12 +226,11 @@ def parse_recipe(text: str, source: str, name: str) -> Recipe:
         mark = getattr(error, "problem_mark", None)
         where = f" line {mark.line + 1}" if mark else ""
         problem = " ".join(str(getattr(error, "problem", None) or error).split())
-        raise UsageError(f"{source}{where}: malformed YAML: {problem}") from None
+        raise UsageError(f"{source}{where}: malformed YAML: {problem[:200]}") from None
     if not isinstance(data, dict):
         raise UsageError(f"{source}: a recipe is a mapping with the groups {', '.join(Recipe.model_fields)}")
-    _refuse_lookalikes(data, source)
     try:
-        recipe = Recipe.model_validate(data)
+        recipe = Recipe.model_validate(data, strict=True)
     except ValidationError as error:
         raise UsageError(f"{source}: {_first_problem(error)}") from None
     return recipe if recipe.name else recipe.model_copy(update={"name": name})
@@ -237,25 +241,27 @@ class _Loader(yaml.SafeLoader):
 
     def construct_mapping(self, node, deep=False):
         seen = set()
-        for key_node, _ in node.value:
-            key = self.construct_object(key_node, deep=True)
-            if isinstance(key, str) and key in seen:
-                raise yaml.MarkedYAMLError(problem=f"'{key}' is given twice", problem_mark=key_node.start_mark)
-            if isinstance(key, str):
-                seen.add(key)
+        for key, _ in node.value if isinstance(node, yaml.MappingNode) else ():
+            if not isinstance(key, yaml.ScalarNode) or key.tag == "tag:yaml.org,2002:merge":
+                continue
+            if (key.tag, key.value) in seen:
+                raise yaml.MarkedYAMLError(problem=f"{_shown(key.value)} is given twice", problem_mark=key.start_mark)
+            seen.add((key.tag, key.value))
         return super().construct_mapping(node, deep)
 
+    def construct_object(self, node, deep=False):
+        try:
+            return super().construct_object(node, deep)
+        except (ValueError, LookupError, AttributeError):
+            # PyYAML lets these out for scalars that only look like a number or a date: 0x_, 2026-13-45.
+            problem = f"{_shown(node.value)} is no value of the kind {node.tag.rpartition(':')[2]}"
+            raise yaml.MarkedYAMLError(problem=problem, problem_mark=node.start_mark) from None
 
-def _refuse_lookalikes(data: dict, source: str):
-    """A number written as text or as true/false is a slip, not a number."""
-    for name, field in Recipe.model_fields.items():
-        group = data.get(name)
-        if not isinstance(group, dict):
-            continue
-        for key, value in group.items():
-            known = field.annotation.model_fields.get(key)
-            if known is not None and known.annotation in (int, Optional[int]) and isinstance(value, (bool, str)):
-                raise UsageError(f"{source}: {name}.{key}: {value!r} is not a whole number")
+
+# To YAML 1.1, which PyYAML reads, 1e-5 without a point is text.
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:float", re.compile(r"[-+]?(\d+(\.\d*)?|\.\d+)[eE][-+]?\d+$"), list("-+.0123456789")
+)
 
 
 def _first_problem(error: ValidationError) -> str:
@@ -263,20 +269,33 @@ def _first_problem(error: ValidationError) -> str:
     problem = min(error.errors(), key=lambda p: p["type"] != "extra_forbidden")
     location = [str(part) for part in problem["loc"]]
     if problem["type"] == "extra_forbidden":
-        group = Recipe
-        for part in location[:-1]:
-            group = group.model_fields[part].annotation
-        near = difflib.get_close_matches(location[-1], group.model_fields, n=1)
-        if near:
-            hint = f"did you mean '{near[0]}'?"
-        else:
-            other = [g for g, f in Recipe.model_fields.items()
-                     if isinstance(f.annotation, type) and issubclass(f.annotation, _Group)
-                     and location[-1] in f.annotation.model_fields]
-            hint = f"it belongs under '{other[0]}:'" if other else f"known are {', '.join(group.model_fields)}"
-        return f"unknown field '{'.'.join(location)}'; {hint}"
+        return _unknown_field(location)
     message = problem["msg"].removeprefix("Value error, ")
+    if isinstance(problem["input"], (str, int, float)):
+        message += f", not {_shown(problem['input'])}"
     return f"{'.'.join(location)}: {message}" if location else message
+
+
+def _unknown_field(location: list[str]) -> str:
+    group = Recipe
+    for part in location[:-1]:
+        group = group.model_fields[part].annotation
+    near = difflib.get_close_matches(location[-1], group.model_fields, n=1)
+    groups = {name: f.annotation for name, f in Recipe.model_fields.items()}
+    owners = [n for n, g in groups.items() if issubclass(g, _Group) and location[-1] in g.model_fields]
+    if owners:
+        hint = f"it belongs under '{owners[0]}:'"
+    elif near:
+        hint = f"did you mean '{near[0]}'?"
+    else:
+        hint = f"known are {', '.join(group.model_fields)}"
+    return f"unknown field {_shown('.'.join(location))}; {hint}"
+
+
+def _shown(value: object) -> str:
+    """One line without control characters, however long or strange the value is."""
+    text = repr(value)
+    return text if len(text) <= 80 else f"{text[:60]}… ({len(text)} characters)"
 
 
 def recipe_schema() -> dict:
