@@ -13,7 +13,7 @@ from bisect_recompute.history.repository import Repository
 from bisect_recompute.history.worktree import Worktrees, cache_dir
 from bisect_recompute.measurement.journal import Journal
 from bisect_recompute.measurement.same_code import same_code
-from bisect_recompute.probe.recipe import Recipe, RecipeFunction
+from bisect_recompute.probe.recipe import LaunchRecipe, Recipe, RecipeFunction
 from bisect_recompute.probe.result import ProbeResult
 from bisect_recompute.probe.simulate.client import Simulator
 from bisect_recompute.report.mask import mask, mask_file
@@ -22,14 +22,16 @@ from bisect_recompute.report.mask import mask, mask_file
 class Measurer:
     """Calls are thread-safe. A context manager: no process that it started outlives it, no late result is kept."""
 
-    def __init__(self, repository: Repository, recipe: Recipe | RecipeFunction, recipe_spec: str, timeout: float):
+    def __init__(self, repository: Repository, recipe: Recipe | LaunchRecipe | RecipeFunction, recipe_spec: str,
+                 timeout: float, simulator: Simulator | None = None):
+        """``simulator``: one that is shared and closed by its owner."""
         self._repository, self._recipe, self._recipe_spec = repository, recipe, recipe_spec
         self._worktrees = Worktrees(repository, cache_dir())
-        self._simulator = Simulator(cache_dir() / "bytecode", timeout)
+        self._simulator = simulator or Simulator(cache_dir() / "bytecode", timeout)
 
     def warm_up(self) -> None:
         """Lets the simulator load what it needs beside other work."""
-        self._simulator.warm_up(self._recipe.hardware.gpu if isinstance(self._recipe, Recipe) else "h100")
+        self._simulator.warm_up("h100" if isinstance(self._recipe, RecipeFunction) else self._recipe.hardware.gpu)
 
     def measure(self, sha: str, log: Path) -> ProbeResult:
         with self._worktrees.checkout(sha) as tree:

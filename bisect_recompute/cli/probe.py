@@ -15,7 +15,7 @@ from bisect_recompute.cli import options
 from bisect_recompute.cli.recipes import find_recipe
 from bisect_recompute.history.repository import Repository
 from bisect_recompute.history.worktree import cache_dir
-from bisect_recompute.probe.recipe import Recipe
+from bisect_recompute.probe.recipe import RecipeFunction
 from bisect_recompute.probe.result import MemoryUse, ProbeResult
 from bisect_recompute.report.text import plain
 from bisect_recompute.verdict.numbers import amount
@@ -65,7 +65,7 @@ def show(result: ProbeResult, recipe) -> None:
         console.print(Text(f"{result.status} at {result.stage}: {plain(result.reason, 400)}", style="bold red"))
         console.print(Text(f"  log {result.log}", style="dim"))
         return
-    memory, gpu = result.memory, f" {recipe.hardware.gpu}" if isinstance(recipe, Recipe) else ""
+    memory, gpu = result.memory, "" if isinstance(recipe, RecipeFunction) else f" {recipe.hardware.gpu}"
     fits = (
         "more than"
         if memory.peak_bytes > memory.capacity_bytes

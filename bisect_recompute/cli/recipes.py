@@ -21,7 +21,7 @@ def find_recipe(spec: str, repository: Repository, *revisions: str) -> Recipe | 
     where one of ``revisions`` has no Megatron Core: the installed one would be measured.
     """
     recipe = _find(spec, repository, revisions[-1])
-    for revision in revisions if isinstance(recipe, Recipe) else ():
+    for revision in revisions if not isinstance(recipe, RecipeFunction) else ():
         if not repository.tree(revision, "megatron/core"):
             raise UsageError(
                 f"{repository.name} has no megatron/core at {revision[:10]}, and {spec} would measure the installed "

@@ -37,7 +37,7 @@ class Worktrees:
     def checkout(self, sha: str) -> Iterator[Path]:
         """A directory with the commit's files, for this caller alone while inside.
 
-        Of a repository with ``megatron/core``: ``megatron/`` and the files at the root; of any other: all files.
+        Of a repository with ``megatron/core``: ``megatron/``, ``examples/`` and the files at the root; of any other: all files.
         Submodules are left out. Raises UsageError where the cache cannot be written or a Python file is missing.
         """
         files = _needed(self._repository.files(sha))
@@ -92,7 +92,7 @@ def _needed(files: dict[str, TreeEntry]) -> dict[str, TreeEntry]:
     return {
         path: entry
         for path, entry in files.items()
-        if entry.mode != MODE_SUBMODULE and (not core or "/" not in path or path.startswith("megatron/"))
+        if entry.mode != MODE_SUBMODULE and (not core or "/" not in path or path.startswith(("megatron/", "examples/")))
     }
 
 

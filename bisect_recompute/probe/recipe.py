@@ -14,6 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from bisect_recompute.errors import UsageError
 from bisect_recompute.probe.gpu import GPUS
+from bisect_recompute.probe.launch import Launch, read_launch
 
 
 class _Group(BaseModel):
@@ -161,9 +162,52 @@ class Recipe(_Group):
             raise ValueError("training.seq_length is not a multiple of parallel.tensor_model_parallel_size")
         return self
 
+    def stated_fields(self) -> set[str]:
+        """Names that the recipe gives a value; a commit's default of the others reaches the probe."""
+        return set(self.model.stated())
+
     @property
     def num_microbatches(self) -> int:
         return self.training.global_batch_size // (self.training.micro_batch_size * self.parallel.data_parallel_size)
+
+
+class LaunchRecipe(_Group):
+    """A recipe that is a Megatron-LM launch command: the commit's own training script reads its arguments."""
+
+    name: str = Field("", description="Left out: the file's name")
+    description: str = ""
+    megatron_args: str = Field(description="The launch command pasted in, or the script's arguments alone")
+    world_size: Optional[int] = Field(None, gt=0, description="Number of GPUs; left out: as the command's torchrun says")
+    ranks: Optional[list[int]] = Field(
+        None, description="Global ranks to simulate; left out: the first rank of each distinct pipeline stage"
+    )
+    hardware: HardwareSettings = HardwareSettings()
+    thresholds: Thresholds = Thresholds()
+
+    @model_validator(mode="after")
+    def _complete(self):
+        try:
+            launch = self.launch
+        except UsageError as error:
+            raise ValueError(str(error)) from None
+        if not (self.world_size or launch.world_size):
+            raise ValueError("world_size is missing: megatron_args names no number of GPUs (torchrun --nproc-per-node)")
+        if self.ranks is not None and (not self.ranks or min(self.ranks) < 0 or max(self.ranks) >= self.gpus):
+            raise ValueError(f"ranks must lie in 0..{self.gpus - 1}")
+        return self
+
+    def stated_fields(self) -> set[str]:
+        """Names that the command gives a value, as its options spell them."""
+        options = (token.partition("=")[0] for token in self.launch.arguments if token.startswith("--"))
+        return {option.removeprefix("--").replace("-", "_") for option in options}
+
+    @property
+    def launch(self) -> Launch:
+        return read_launch(self.megatron_args)
+
+    @property
+    def gpus(self) -> int:
+        return self.world_size or self.launch.world_size
 
 
 @dataclass(frozen=True)
@@ -191,7 +235,7 @@ def shipped_recipes() -> dict[str, Path]:
     return {}
 
 
-def load_recipe(spec: str) -> Recipe:
+def load_recipe(spec: str) -> Recipe | LaunchRecipe:
     """Reads a recipe by path, or by the name of a shipped one (``llama3-70b`` or ``recipes/llama3-70b.yaml``).
 
     Raises UsageError with one line: the file, the field and how to mend it.
@@ -216,7 +260,7 @@ def load_recipe(spec: str) -> Recipe:
     return parse_recipe(text, str(path), path.stem)
 
 
-def parse_recipe(text: str, source: str, name: str) -> Recipe:
+def parse_recipe(text: str, source: str, name: str) -> Recipe | LaunchRecipe:
     """A number written as text or as true/false is a slip, not a number. Raises UsageError with one line."""
     try:
         data = yaml.load(text, _Loader)
@@ -229,10 +273,11 @@ def parse_recipe(text: str, source: str, name: str) -> Recipe:
         raise UsageError(f"{source}{where}: malformed YAML: {problem[:200]}") from None
     if not isinstance(data, dict):
         raise UsageError(f"{source}: a recipe is a mapping with the groups {', '.join(Recipe.model_fields)}")
+    kind = LaunchRecipe if "megatron_args" in data else Recipe
     try:
-        recipe = Recipe.model_validate(data, strict=True)
+        recipe = kind.model_validate(data, strict=True)
     except ValidationError as error:
-        raise UsageError(f"{source}: {_first_problem(error)}") from None
+        raise UsageError(f"{source}: {_first_problem(error, kind)}") from None
     return recipe if recipe.name else recipe.model_copy(update={"name": name})
 
 
@@ -264,25 +309,25 @@ _Loader.add_implicit_resolver(
 )
 
 
-def _first_problem(error: ValidationError) -> str:
+def _first_problem(error: ValidationError, kind: type[_Group]) -> str:
     # A misspelt field also leaves the right one missing: the misspelling is the fault to name.
     problem = min(error.errors(), key=lambda p: p["type"] != "extra_forbidden")
     location = [str(part) for part in problem["loc"]]
     if problem["type"] == "extra_forbidden":
-        return _unknown_field(location)
+        return _unknown_field(location, kind)
     message = problem["msg"].removeprefix("Value error, ")
     if isinstance(problem["input"], (str, int, float)):
         message += f", not {_shown(problem['input'])}"
     return f"{'.'.join(location)}: {message}" if location else message
 
 
-def _unknown_field(location: list[str]) -> str:
-    group = Recipe
+def _unknown_field(location: list[str], kind: type[_Group]) -> str:
+    group = kind
     for part in location[:-1]:
         group = group.model_fields[part].annotation
     near = difflib.get_close_matches(location[-1], group.model_fields, n=1)
-    groups = {name: f.annotation for name, f in Recipe.model_fields.items()}
-    owners = [n for n, g in groups.items() if issubclass(g, _Group) and location[-1] in g.model_fields]
+    groups = {name: f.annotation for name, f in kind.model_fields.items()}
+    owners = [n for n, g in groups.items() if isinstance(g, type) and issubclass(g, _Group) and location[-1] in g.model_fields]
     if owners:
         hint = f"it belongs under '{owners[0]}:'"
     elif near:

@@ -42,6 +42,8 @@ class MemoryUse:
     capacity_bytes: int
     """Memory of the named GPU."""
     tensors: tuple[LiveTensors, ...] = ()
+    iteration_peaks: tuple[int, ...] = ()
+    """Peak of each simulated iteration of the hottest rank, as it would be logged."""
 
 
 @dataclass(frozen=True)

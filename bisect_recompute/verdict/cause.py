@@ -65,7 +65,7 @@ def relevant_settings(f: Findings, changes: CommitChanges) -> tuple[SettingChang
         # A package may offer the function under a shorter path than that of its module.
         named = [s for s in changes.changes if s.recipe.rpartition(":")[2] == f.recipe.function]
         return (*([s for s in named if s.recipe == f.recipe.name] or named), *defaults)
-    stated = f.recipe.model.stated()
+    stated = f.recipe.stated_fields()
     return tuple(s for s in defaults if s.field not in stated)
 
 

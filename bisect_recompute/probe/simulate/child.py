@@ -13,9 +13,9 @@ import traceback
 from pathlib import Path
 
 from bisect_recompute.probe.gpu import GPUS
-from bisect_recompute.probe.recipe import Recipe, RecipeFunction
+from bisect_recompute.probe.recipe import LaunchRecipe, Recipe, RecipeFunction
 from bisect_recompute.probe.result import MemoryUse, ProbeResult, Throughput
-from bisect_recompute.probe.simulate import rank as one_rank
+from bisect_recompute.probe.simulate import rank as one_rank, script
 from bisect_recompute.probe.simulate.imports import CommitFinder
 from bisect_recompute.probe.simulate.recipe_function import read_recipe_function
 from bisect_recompute.probe.simulate.runtime import package_versions
@@ -81,16 +81,21 @@ def _measure(job: dict, on_stage) -> dict:
     os.chdir(tree)
     on_stage("import")
     recipe = _recipe(job["recipe"])
-    if recipe.model.deterministic_mode:  # as Megatron-LM's launch scripts must: both packages insist on it
+    launched = isinstance(recipe, LaunchRecipe)
+    deterministic = recipe.launch.has("--deterministic-mode") if launched else recipe.model.deterministic_mode
+    if deterministic:  # as Megatron-LM's launch scripts must: both packages insist on it
         os.environ["NVTE_ALLOW_NONDETERMINISTIC_ALGO"] = "0"
     for name in IMPORTS:
         importlib.import_module(name)
+    if launched:
+        script.prepare()
     source_files = _SourceFiles(tree)
-    ranks = recipe.parallel.ranks or _distinct_ranks(recipe)
+    ranks = script.ranks(recipe) if launched else recipe.parallel.ranks or _distinct_ranks(recipe)
+    measure = script.measure if launched else one_rank.measure
     measurements = []
     for rank in ranks[1:]:
-        measurements.append(_in_fork(recipe, rank, source_files))
-    measurements.append(one_rank.measure(recipe, ranks[0], source_files, on_stage))
+        measurements.append(_in_fork(measure, recipe, rank, source_files))
+    measurements.append(measure(recipe, ranks[0], source_files, on_stage))
     hottest = max(measurements, key=lambda m: m.peak_bytes)
     return {
         "memory": _memory(recipe, measurements, hottest),
@@ -107,9 +112,11 @@ def _versions() -> dict[str, str]:
     return package_versions() | ({"megatron-core": str(core)} if core else {})
 
 
-def _recipe(data: dict) -> Recipe:
+def _recipe(data: dict) -> Recipe | LaunchRecipe:
     if "function" in data:
         return read_recipe_function(RecipeFunction(data["module"], data["function"]))
+    if "megatron_args" in data:
+        return LaunchRecipe.model_validate(data)
     return Recipe.model_validate(data)
 
 
@@ -120,7 +127,7 @@ def _distinct_ranks(recipe: Recipe) -> list[int]:
     return [stage * per_stage for stage in sorted({0, 1, stages - 1}) if stage < stages]
 
 
-def _in_fork(recipe: Recipe, rank: int, source_files) -> one_rank.RankMeasurement:
+def _in_fork(measure, recipe: Recipe | LaunchRecipe, rank: int, source_files) -> one_rank.RankMeasurement:
     """A process simulates one rank only: caches of workspaces and process groups would leak into the next."""
     read, write = os.pipe()
     pid = os.fork()
@@ -129,7 +136,7 @@ def _in_fork(recipe: Recipe, rank: int, source_files) -> one_rank.RankMeasuremen
         stages = ["build"]
         with os.fdopen(write, "wb") as stream:
             try:
-                answer = one_rank.measure(recipe, rank, source_files, stages.append)
+                answer = measure(recipe, rank, source_files, stages.append)
             except BaseException as error:
                 traceback.print_exc()
                 answer = RankFailed, f"rank {rank}: {_last_line(error)}", stages[-1]
@@ -167,7 +174,7 @@ def _memory(recipe: Recipe, measurements, hottest) -> MemoryUse:
         peak_bytes=hottest.peak_bytes,
         by_rank={m.rank: m.peak_bytes for m in sorted(measurements, key=lambda m: m.rank)},
         by_category=hottest.by_category, allocated_bytes=hottest.allocated_bytes,
-        first_peak_bytes=hottest.first_peak_bytes, capacity_bytes=GPUS[recipe.hardware.gpu].memory_bytes,
+        first_peak_bytes=hottest.iteration_peaks[0], iteration_peaks=hottest.iteration_peaks, capacity_bytes=GPUS[recipe.hardware.gpu].memory_bytes,
         tensors=hottest.tensors,
     )
 

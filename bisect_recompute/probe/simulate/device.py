@@ -40,6 +40,8 @@ class SimulatedGpu(TorchDispatchMode):
         self.recomputed_flops = 0.0
         self.counting = True
         self.attention_backend = "unfused"
+        self.overflowing = False
+        self.overflow_flag: int | None = None
         self._workspace = HOPPER_WORKSPACE if compute_capability[0] == 9 else OLDER_WORKSPACE
         self._handles: set[bool] = set()
         self._operators: dict = {}
@@ -107,9 +109,17 @@ def _item(func, tensor):
     """A number is read from the GPU: losses, norms and overflow flags are answered by 0 (nothing overflowed)."""
     if not _real_is_meta(tensor):
         return func(tensor)
+    gpu = SimulatedGpu.current
+    if gpu.overflowing and tensor.untyped_storage()._cdata == gpu.overflow_flag:
+        return 1.0
     if tensor.dtype == torch.bool:
         return False
     return 0 if not tensor.dtype.is_floating_point else 0.0
+
+
+def _check_gradients(func, gradients, found_inf, inv_scale):
+    """Loss scaling looks here for gradients that overflowed, and reads ``found_inf`` later."""
+    SimulatedGpu.current.overflow_flag = found_inf.untyped_storage()._cdata
 
 
 def _to_copy(func, tensor, **kwargs):
@@ -182,6 +192,7 @@ ANSWERS = {
     aten._to_copy.default: _to_copy,
     aten.copy_.default: _copy_,
     aten.equal.default: _equal,
+    aten._amp_foreach_non_finite_check_and_unscale_.default: _check_gradients,
 }
 
 
@@ -352,10 +363,17 @@ def _from_data(construct):
         if device is None or _target(device) is not META:
             options = {"requires_grad": requires_grad, **kwargs} if requires_grad or kwargs else kwargs
             return construct(data, dtype=dtype, device=device, **options)
-        sent = construct(data, dtype=dtype).to(META)
+        sent = construct(_plain(data), dtype=dtype).to(META)
         return sent.requires_grad_() if requires_grad else sent
 
     return made
+
+
+def _plain(data):
+    """Numbers on the simulated GPU inside a list are read, as CUDA would."""
+    if isinstance(data, (list, tuple)):
+        return [_plain(item) for item in data]
+    return data.item() if isinstance(data, torch.Tensor) and data.numel() == 1 else data
 
 
 LEGACY_TYPES = {

@@ -14,6 +14,7 @@ import torch
 import torch.nn.functional as F
 
 from bisect_recompute.probe.recipe import Recipe
+from bisect_recompute.probe.simulate import distributed
 
 # Recipe fields that are arguments of the model, of the vocabulary or of nothing at all in Megatron Core's config.
 NOT_CONFIG = {
@@ -36,18 +37,11 @@ def accepted(function, **kwargs) -> dict:
 
 def initialize_parallel(recipe: Recipe, rank: int):
     """One process stands for ``rank`` of the whole world through torch's fake process group."""
-    import torch.distributed as dist
-    from torch.testing._internal.distributed.fake_pg import FakeStore
-
     from megatron.core import parallel_state
     from megatron.core.tensor_parallel.random import model_parallel_cuda_manual_seed
 
     p = recipe.parallel
-    dist.init_process_group(backend="fake", store=FakeStore(), rank=rank, world_size=p.world_size)
-    dist.all_gather_object = _all_gather_object
-    real_new_group = dist.new_group
-    # Revisions up to core 0.11 make a gloo group beside each one, whatever they are told.
-    dist.new_group = lambda *args, backend=None, **kwargs: real_new_group(*args, backend="fake", **kwargs)
+    distributed.connect(rank, p.world_size)
     initialize = parallel_state.initialize_model_parallel
     initialize(**accepted(
         initialize,
@@ -58,10 +52,6 @@ def initialize_parallel(recipe: Recipe, rank: int):
         create_gloo_process_groups=False,
     ))
     model_parallel_cuda_manual_seed(1234)
-
-
-def _all_gather_object(object_list, obj, group=None):
-    object_list[:] = [obj] * len(object_list)
 
 
 def transformer_config(recipe: Recipe):

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 
 from bisect_recompute.probe.gpu import GPUS
-from bisect_recompute.probe.recipe import Recipe
+from bisect_recompute.probe.recipe import LaunchRecipe, Recipe
 from bisect_recompute.probe.result import LiveTensors
 from bisect_recompute.probe.simulate import memory, model, step
 from bisect_recompute.probe.simulate.device import SimulatedGpu
@@ -21,7 +21,7 @@ class RankMeasurement:
 
     rank: int
     peak_bytes: int
-    first_peak_bytes: int
+    iteration_peaks: tuple[int, ...]
     allocated_bytes: int
     by_category: dict[str, int]
     tensors: tuple[LiveTensors, ...]
@@ -31,50 +31,73 @@ class RankMeasurement:
     settings: dict[str, object]
 
 
+class Meter:
+    """What one process counts while the commit's code runs under its ``gpu``."""
+
+    def __init__(self, recipe: Recipe | LaunchRecipe, source_files, on_stage, whole_process: bool = False):
+        """``whole_process``: peaks count from the start of the process, as ``torch.cuda.max_memory_allocated`` does; else
+        an iteration's peak is its own."""
+        self._whole_process = whole_process
+        self.tracker = memory.MemoryTracker(source_files)
+        self.gpu = SimulatedGpu(self.tracker, GPUS[recipe.hardware.gpu].compute_capability)
+        self.gpu.counting = False
+        self.on_stage = on_stage
+        self._built = 0
+        self._ends: list[tuple[int, int]] = []  # per iteration: number of events so far, bytes that stay allocated
+        SimulatedGpu.current = self.gpu
+        _follow_backward(self.tracker)
+
+    def enter(self, phase: str):
+        """The name of what comes next: build, ddp, optimizer (its construction), forward, step (the optimizer's)."""
+        self.tracker.phase = phase
+        self.on_stage("optimizer" if phase == "step" else phase)
+
+    def built(self, chunks: list):
+        """Parameters and gradients exist."""
+        _mark_parameters(self.tracker, chunks)
+        self._built = len(self.tracker.events)
+
+    def end_iteration(self, last_follows: bool):
+        """FLOPs are those of the last iteration."""
+        _mark_optimizer_state(self.tracker)
+        self._ends.append((len(self.tracker.events), self.tracker.allocated))
+        self.gpu.counting = last_follows
+
+    def measurement(self, rank: int, scale: float, settings: dict[str, object]) -> RankMeasurement:
+        """``scale``: microbatches of a whole step over those of the last iteration."""
+        starts = (self._built, *(end for end, _ in self._ends[:-1]))
+        peaks = [
+            self.tracker.peak_between(0 if self._whole_process else start, end)
+            for start, (end, _) in zip(starts, self._ends)
+        ]
+        alive = self.tracker.alive_at(peaks[-1][1])
+        return RankMeasurement(
+            rank=rank, peak_bytes=peaks[-1][0], iteration_peaks=tuple(peak for peak, _ in peaks),
+            allocated_bytes=self._ends[-1][1], by_category=memory.by_category(alive), tensors=memory.grouped(alive, TENSOR_GROUPS),
+            flops=self.gpu.flops * scale, recomputed_flops=self.gpu.recomputed_flops * scale,
+            attention_backend=self.gpu.attention_backend, settings=settings,
+        )
+
+
 def measure(recipe: Recipe, rank: int, source_files, on_stage) -> RankMeasurement:
     """Builds and trains two iterations in this process, which must not have simulated before."""
-    gpu_kind = GPUS[recipe.hardware.gpu]
-    tracker = memory.MemoryTracker(source_files)
-    gpu = SimulatedGpu(tracker, gpu_kind.compute_capability)
-    SimulatedGpu.current = gpu
-    _follow_backward(tracker)
-    ends: list[tuple[int, int]] = []  # per iteration: number of events so far, bytes that stay allocated
-
-    def enter(phase: str):
-        tracker.phase = phase
-        on_stage("optimizer" if phase == "step" else phase)
-
-    def end_iteration():
-        _mark_optimizer_state(tracker)
-        ends.append((len(tracker.events), tracker.allocated))
-        gpu.counting = len(ends) == step.ITERATIONS - 1
-
-    with gpu:
+    meter = Meter(recipe, source_files, on_stage)
+    tracker = meter.tracker
+    with meter.gpu:
         on_stage("build")
         model.initialize_parallel(recipe, rank)
         config = model.transformer_config(recipe)
         chunks = model.build_chunks(recipe, config)
-        _follow_modules(tracker, chunks)
+        follow_modules(tracker, chunks)
         tracker.phase = "ddp"
         chunks = model.wrap_data_parallel(recipe, config, chunks)
-        _mark_parameters(tracker, chunks)
         tracker.phase = "optimizer"
         optimizer = model.build_optimizer(recipe, chunks)
         step.connect(config, recipe, chunks, optimizer)
-        gpu.counting = False
-        built = len(tracker.events)
-        step.train(recipe, config, chunks, optimizer, enter, end_iteration)
-
-    first_peak, _ = tracker.peak_between(built, ends[0][0])
-    peak, at = tracker.peak_between(ends[-2][0], ends[-1][0])
-    alive = tracker.alive_at(at)
+        meter.built(chunks)
+        step.train(recipe, config, chunks, optimizer, meter)
     scale = recipe.num_microbatches / step.simulated_microbatches(recipe, step.ITERATIONS - 1)
-    return RankMeasurement(
-        rank=rank, peak_bytes=peak, first_peak_bytes=first_peak, allocated_bytes=ends[-1][1],
-        by_category=memory.by_category(alive), tensors=memory.grouped(alive, TENSOR_GROUPS), flops=gpu.flops * scale,
-        recomputed_flops=gpu.recomputed_flops * scale, attention_backend=gpu.attention_backend,
-        settings=model.plain_settings(config),
-    )
+    return meter.measurement(rank, scale, model.plain_settings(config))
 
 
 def _follow_backward(tracker: memory.MemoryTracker):
@@ -95,7 +118,7 @@ def _follow_backward(tracker: memory.MemoryTracker):
     torch.autograd.Variable._execution_engine = Engine()
 
 
-def _follow_modules(tracker: memory.MemoryTracker, chunks: list):
+def follow_modules(tracker: memory.MemoryTracker, chunks: list):
     """Keeps the path of the module that runs. A module's forward inside backward is recomputation."""
     names = {}
     for index, chunk in enumerate(chunks):

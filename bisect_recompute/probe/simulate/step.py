@@ -61,8 +61,8 @@ def connect(config, recipe: Recipe, chunks: list, optimizer):
         config.no_sync_func = no_sync if len(chunks) > 1 else no_sync[0]
 
 
-def train(recipe: Recipe, config, chunks: list, optimizer, phases, on_iteration):
-    """Runs the iterations; ``phases`` is called with the name of what comes next, ``on_iteration`` after each."""
+def train(recipe: Recipe, config, chunks: list, optimizer, meter):
+    """Runs the iterations; the ``meter`` hears what comes next and when one has ended."""
     from megatron.core.pipeline_parallel import get_forward_backward_func
 
     schedule = get_forward_backward_func()
@@ -79,15 +79,15 @@ def train(recipe: Recipe, config, chunks: list, optimizer, phases, on_iteration)
     )
     gc.freeze()  # the model lives to the end: the collections between iterations need not look at it
     for iteration in range(ITERATIONS):
-        phases("step")
+        meter.enter("step")
         for chunk in chunks:
             chunk.train()
             chunk.zero_grad_buffer()
         optimizer.zero_grad()
-        phases("forward")
+        meter.enter("forward")
         losses = schedule(num_microbatches=simulated_microbatches(recipe, iteration), **arguments)
-        phases("step")
+        meter.enter("step")
         optimizer.step()
         del losses
         gc.collect()
-        on_iteration()
+        meter.end_iteration(last_follows=iteration == ITERATIONS - 2)

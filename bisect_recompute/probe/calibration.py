@@ -1,0 +1,154 @@
+"""Measured training runs to hold the simulator against: their file, and the errors."""
+
+from __future__ import annotations
+
+import json
+import math
+import shlex
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Optional, Union
+
+import numpy
+from pydantic import BaseModel, Field, TypeAdapter, ValidationError
+
+from bisect_recompute.errors import UsageError
+from bisect_recompute.probe.recipe import LaunchRecipe
+from bisect_recompute.probe.result import ProbeResult
+
+GPUS_PER_NODE = 8
+SCRIPTS = {"bert": "pretrain_bert.py", "t5": "pretrain_t5.py", "gpt": "pretrain_gpt.py", "hybrid": "pretrain_hybrid.py"}
+"""First word of a case's name -> its script, where the case does not state one and the arguments do not tell."""
+FAMILIES_BY_NAME = ("bert", "t5")
+
+
+class Measured(BaseModel):
+    """Bytes of ``torch.cuda.max_memory_allocated`` at the logged iterations, on the last rank; seconds."""
+
+    first_logged_peak_bytes: Optional[float] = None
+    second_logged_peak_bytes: Optional[float] = None
+    allocated_last_bytes: Optional[float] = None
+    median_iteration_seconds: Optional[float] = None
+
+    @property
+    def peak_bytes(self) -> float | None:
+        """Of the second logged iteration: then optimizer state exists. Of the first where there is no second."""
+        return self.second_logged_peak_bytes or self.first_logged_peak_bytes
+
+
+class Case(BaseModel):
+    """One measured run and the arguments of its training script (option -> value; true for a flag)."""
+
+    case: str
+    megatron_args: dict[str, Union[bool, int, float, str, list]]
+    nodes_gpus: Optional[list[tuple[int, int]]] = None
+    tokenizer: Optional[str] = None
+    script: Optional[str] = None
+    gpu: str = "h100"
+    measured: Measured
+
+    def recipe(self) -> LaunchRecipe:
+        """Its last rank (world size - 1), which is the one that logs. Raises UsageError where the arguments are none."""
+        family = self.case.partition("/")[0]
+        script = self.script or (SCRIPTS[family] if family in FAMILIES_BY_NAME else None)
+        words = [script] if script else []
+        for option, value in self.megatron_args.items():
+            words += _words(option, value)
+        try:
+            return LaunchRecipe(
+                name=self.case, megatron_args=shlex.join(words), world_size=self.world_size, ranks=[self.world_size - 1],
+                hardware={"gpu": self.gpu},
+            )
+        except ValidationError as error:
+            raise UsageError(f"{self.case}: {error.errors()[0]['msg']}") from None
+
+    @property
+    def world_size(self) -> int:
+        """Stated; else as few whole nodes as the parallel sizes need."""
+        if self.nodes_gpus:
+            nodes, gpus = self.nodes_gpus[0]
+            return nodes * gpus
+        tensor, pipeline, context, expert = (
+            int(self.megatron_args.get(f"--{name}-parallel-size") or 1)
+            for name in ("tensor-model", "pipeline-model", "context", "expert-model")
+        )
+        expert_tensor = int(self.megatron_args.get("--expert-tensor-parallel-size") or tensor)
+        needed = math.lcm(tensor * context, expert * expert_tensor) * pipeline
+        return math.lcm(needed, GPUS_PER_NODE)
+
+
+def _words(option: str, value) -> list[str]:
+    if value is True:
+        return [option]
+    if value is False:
+        return []
+    if isinstance(value, str) and value.startswith("[") and value.endswith("]"):
+        return [option, *shlex.split(value[1:-1])]
+    if isinstance(value, list):
+        return [option, *map(str, value)]
+    return [option, str(value)]
+
+
+def read_cases(path: Path) -> list[Case]:
+    """Raises UsageError with one line."""
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"cannot read {path}: {error}") from None
+    except json.JSONDecodeError as error:
+        raise UsageError(f"{path} line {error.lineno}: no JSON: {error.msg}") from None
+    try:
+        return TypeAdapter(list[Case]).validate_python(data["cases"] if isinstance(data, dict) else data)
+    except KeyError:
+        raise UsageError(f"{path}: the list 'cases' is missing") from None
+    except ValidationError as error:
+        problem = error.errors()[0]
+        raise UsageError(f"{path}: cases.{'.'.join(map(str, problem['loc']))}: {problem['msg']}") from None
+
+
+@dataclass(frozen=True)
+class Comparison:
+    case: str
+    status: str
+    reason: str
+    simulated_bytes: int | None
+    measured_bytes: int | None
+    error_pct: float | None
+    allocated_simulated_bytes: int | None
+    allocated_measured_bytes: int | None
+    allocated_error_pct: float | None
+    seconds: float
+
+
+def compare(case: Case, result: ProbeResult) -> Comparison:
+    """Errors in percent of the measured value."""
+    measured = case.measured
+    second = measured.second_logged_peak_bytes is not None
+    simulated = allocated = None
+    if result.memory is not None:
+        simulated = result.memory.iteration_peaks[1 if second else 0]
+        allocated = result.memory.allocated_bytes
+    return Comparison(
+        case=case.case, status=result.status, reason=result.reason, seconds=result.seconds,
+        simulated_bytes=simulated, measured_bytes=_whole(measured.peak_bytes),
+        error_pct=_error(simulated, measured.peak_bytes),
+        allocated_simulated_bytes=allocated, allocated_measured_bytes=_whole(measured.allocated_last_bytes),
+        allocated_error_pct=_error(allocated, measured.allocated_last_bytes),
+    )
+
+
+def _whole(value: float | None) -> int | None:
+    return None if value is None else int(value)
+
+
+def _error(simulated: float | None, measured: float | None) -> float | None:
+    return None if simulated is None or not measured else 100 * (simulated - measured) / measured
+
+
+def spread(errors: list[float | None]) -> dict[str, float | None]:
+    """Median, 90th percentile (linear between neighbours) and worst of the absolute errors, in percent."""
+    sizes = [abs(error) for error in errors if error is not None]
+    if not sizes:
+        return {"median": None, "p90": None, "worst": None}
+    median, p90 = numpy.percentile(sizes, [50, 90])
+    return {"median": float(median), "p90": float(p90), "worst": max(sizes)}
