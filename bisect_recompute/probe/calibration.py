@@ -64,17 +64,25 @@ class Case(BaseModel):
 
     @property
     def world_size(self) -> int:
-        """Stated; else as few whole nodes as the parallel sizes need."""
+        """Stated; else as few whole nodes as the parallel sizes need. Never more than one microbatch per rank leaves busy."""
         if self.nodes_gpus:
             nodes, gpus = self.nodes_gpus[0]
-            return nodes * gpus
-        tensor, pipeline, context, expert = (
-            int(self.megatron_args.get(f"--{name}-parallel-size") or 1)
-            for name in ("tensor-model", "pipeline-model", "context", "expert-model")
-        )
-        expert_tensor = int(self.megatron_args.get("--expert-tensor-parallel-size") or tensor)
-        needed = math.lcm(tensor * context, expert * expert_tensor) * pipeline
+            return min(nodes * gpus, self._busy)
+        expert = self._size("expert-model-parallel-size") * self._size("expert-tensor-parallel-size", self._tensor)
+        needed = math.lcm(self._tensor * self._context, expert) * self._pipeline
         return math.lcm(needed, GPUS_PER_NODE)
+
+    @property
+    def _busy(self) -> int:
+        microbatches = self._size("global-batch-size", 10**9) // self._size("micro-batch-size")
+        return self._tensor * self._context * self._pipeline * microbatches
+
+    _tensor = property(lambda self: self._size("tensor-model-parallel-size"))
+    _pipeline = property(lambda self: self._size("pipeline-model-parallel-size"))
+    _context = property(lambda self: self._size("context-parallel-size"))
+
+    def _size(self, option: str, default: int = 1) -> int:
+        return int(self.megatron_args.get(f"--{option}") or default)
 
 
 def _words(option: str, value) -> list[str]:

@@ -67,11 +67,37 @@ class FusedLayerNormAffineFunction(_LayerNorm):
         return (*_LayerNorm._gradients(ctx, grad), None, None, None)
 
 
+class _Rotary(torch.autograd.Function):
+    """A rotated copy; backward needs the angles alone."""
+
+    @staticmethod
+    def forward(ctx, t, freqs):
+        ctx.save_for_backward(freqs)
+        return torch.empty_like(t, memory_format=torch.contiguous_format)
+
+    @staticmethod
+    def backward(ctx, grad):
+        return torch.empty_like(grad, memory_format=torch.contiguous_format), None
+
+
+def fused_apply_rotary_pos_emb(t, freqs, transpose_output_memory=False):
+    return _Rotary.apply(t, freqs)
+
+
+def fused_apply_rotary_pos_emb_thd(t, cu_seqlens, freqs):
+    return _Rotary.apply(t, freqs)
+
+
 def install():
     modules = {
         "apex": {}, "apex.contrib": {}, "apex.normalization": {}, "apex.contrib.layer_norm": {},
         "apex.contrib.layer_norm.layer_norm": {"FastLayerNormFN": FastLayerNormFN},
         "apex.normalization.fused_layer_norm": {"FusedLayerNormAffineFunction": FusedLayerNormAffineFunction},
+        "apex.transformer": {},
+        "apex.transformer.functional": {
+            "fused_apply_rotary_pos_emb": fused_apply_rotary_pos_emb,
+            "fused_apply_rotary_pos_emb_thd": fused_apply_rotary_pos_emb_thd,
+        },
         "fused_weight_gradient_mlp_cuda": {
             "wgrad_gemm_accum_fp32": _accumulate_weight_gradient, "wgrad_gemm_accum_fp16": _accumulate_weight_gradient,
         },

@@ -11,11 +11,14 @@ import torch
 def replace_loaders(training: ModuleType, global_vars: ModuleType):
     """In ``megatron.training.training``; the loop that wraps them for pipeline stages and reruns stays the commit's."""
 
+    # Since the autumn of 2025 there may be several validation sets.
+    several = "valid_dataloaders" in training.build_train_valid_test_data_loaders.__code__.co_varnames
+
     def build_train_valid_test_data_loaders(*args, **kwargs):
         args = global_vars.get_args()
         args.do_train, args.do_valid, args.do_test = True, False, False
         args.dataloader_type = "external"  # an iterator as it is
-        return batches(args), None, None
+        return batches(args), [None] if several else None, None
 
     training.build_train_valid_test_data_loaders = build_train_valid_test_data_loaders
 

@@ -82,8 +82,7 @@ def _measure(job: dict, on_stage) -> dict:
     on_stage("import")
     recipe = _recipe(job["recipe"])
     launched = isinstance(recipe, LaunchRecipe)
-    deterministic = recipe.launch.has("--deterministic-mode") if launched else recipe.model.deterministic_mode
-    if deterministic:  # as Megatron-LM's launch scripts must: both packages insist on it
+    if not launched and recipe.model.deterministic_mode:  # as Megatron-LM's launch scripts must: both packages insist on it
         os.environ["NVTE_ALLOW_NONDETERMINISTIC_ALGO"] = "0"
     for name in IMPORTS:
         importlib.import_module(name)

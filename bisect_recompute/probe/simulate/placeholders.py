@@ -1,8 +1,9 @@
 """Modules that must import and whose work touches no memory of ours: Triton (a kernel launch only writes into tensors
-that its caller has allocated), Transformer Engine's ONNX export (never called in training), old packaging helpers."""
+that its caller has allocated), Transformer Engine's ONNX export (never called in training), the profiler's marks, old packaging helpers."""
 
 from __future__ import annotations
 
+import contextlib
 import importlib.machinery
 import importlib.util
 import sys
@@ -51,6 +52,16 @@ class _Kernel(_Anything):
         return self
 
 
+class _Unmarked(contextlib.ContextDecorator):
+    """A profiler's range that nobody records, around a block or a function."""
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *exc):
+        return None
+
+
 class PlaceholderModule(types.ModuleType):
     def __init__(self, name, **values):
         super().__init__(name)
@@ -95,6 +106,7 @@ def install():
         import packaging.version
 
         sys.modules["pkg_resources"] = PlaceholderModule("pkg_resources", packaging=packaging)
+    sys.modules["nvtx"] = PlaceholderModule("nvtx", annotate=lambda *args, **kwargs: _Unmarked())
     sys.modules["transformer_engine.pytorch.onnx_extensions"] = PlaceholderModule(
         "transformer_engine.pytorch.onnx_extensions"
     )

@@ -36,7 +36,7 @@ def prepare(gpu):
 
     torch.set_num_threads(1)
     importlib.import_module("torch._dynamo")  # indexes torch's functions when it is imported, so before they change
-    from bisect_recompute.probe.simulate import apex_kernels, cuda, device, placeholders, transformer_engine_torch
+    from bisect_recompute.probe.simulate import apex_kernels, cuda, device, moved_names, placeholders, transformer_engine_torch
 
     device.install_tensor_properties()
     cuda.install(gpu)
@@ -44,6 +44,7 @@ def prepare(gpu):
     apex_kernels.install()
     placeholders.install()
     _import_transformer_engine()
+    moved_names.install()
 
 
 def _import_transformer_engine():

@@ -18,17 +18,26 @@ from bisect_recompute.probe.recipe import LaunchRecipe
 from bisect_recompute.probe.simulate import batches, distributed, vocabulary
 from bisect_recompute.probe.simulate.rank import Meter, RankMeasurement, follow_modules
 
-SCRIPTS = (
-    ("--flextron", ("megatron/elastification/pretrain_hybrid_flex.py",)),
-    ("--hybrid-layer-pattern", ("pretrain_hybrid.py", "pretrain_mamba.py")),
-    ("--hybrid-override-pattern", ("pretrain_hybrid.py", "pretrain_mamba.py")),
-    ("--is-hybrid-model", ("pretrain_hybrid.py", "pretrain_mamba.py")),
-    ("--bert-no-binary-head", ("pretrain_bert.py", "examples/bert/pretrain_bert.py")),
-    ("--encoder-num-layers", ("pretrain_t5.py", "examples/t5/pretrain_t5.py")),
-    ("--decoder-num-layers", ("pretrain_t5.py", "examples/t5/pretrain_t5.py")),
-    ("", ("pretrain_gpt.py",)),
+FAMILIES = (
+    ("--flextron", "pretrain_hybrid_flex.py"),
+    ("--hybrid-layer-pattern", "pretrain_hybrid.py"),
+    ("--hybrid-override-pattern", "pretrain_hybrid.py"),
+    ("--is-hybrid-model", "pretrain_hybrid.py"),
+    ("--bert-no-binary-head", "pretrain_bert.py"),
+    ("--encoder-num-layers", "pretrain_t5.py"),
+    ("--decoder-num-layers", "pretrain_t5.py"),
+    ("", "pretrain_gpt.py"),
 )
-"""Option that only one family of models has -> where its script has lain."""
+"""Option that only one family of models has -> its script."""
+
+ELSEWHERE = {
+    "pretrain_hybrid_flex.py": ("megatron/elastification/pretrain_hybrid_flex.py",),
+    "pretrain_hybrid.py": ("pretrain_mamba.py",),
+    "pretrain_mamba.py": ("pretrain_hybrid.py",),
+    "pretrain_bert.py": ("examples/bert/pretrain_bert.py",),
+    "pretrain_t5.py": ("examples/t5/pretrain_t5.py",),
+}
+"""Script -> where else, or under what other name, revisions have it."""
 
 ITERATIONS = 2
 OVERFLOWS = 2
@@ -49,7 +58,8 @@ def measure(recipe: LaunchRecipe, rank: int, source_files, on_stage) -> RankMeas
     """Trains in this process, which must not have simulated before; peaks count from the start of the process, as
     ``torch.cuda.max_memory_allocated`` does."""
     launch = recipe.launch
-    os.environ.update(launch.environment)
+    for name, value in _environment(launch).items():
+        os.environ.pop(name, None) if value is None else os.environ.__setitem__(name, value)
     os.environ.update(RANK=str(rank), LOCAL_RANK="0", WORLD_SIZE=str(recipe.gpus), LOCAL_WORLD_SIZE="1")
     sys.argv = [script_of(launch), *launch.arguments, *_defaults(launch)]
     meter = Meter(recipe, source_files, on_stage, whole_process=True)
@@ -82,23 +92,37 @@ def _size(launch: Launch, option: str) -> int:
 
 def script_of(launch: Launch) -> str:
     """Path of the training script, from the command or from the options that only one family has."""
-    if launch.script:
-        return launch.script
-    for option, paths in SCRIPTS:
-        if not option or launch.has(option):
-            for path in paths:
-                if os.path.isfile(path):
-                    return path
-    raise FileNotFoundError("this revision has no training script for these arguments (pretrain_gpt.py and its like)")
+    named = launch.script or next(script for option, script in FAMILIES if not option or launch.has(option))
+    for path in (named, *ELSEWHERE.get(os.path.basename(named), ())):
+        if os.path.isfile(path):
+            return path
+    raise FileNotFoundError(f"this revision has no {named}")
+
+
+def _environment(launch: Launch) -> dict[str, str | None]:
+    """What Megatron-LM insists on for some options, and its launch scripts therefore set; the command's own comes last."""
+    variables: dict[str, str | None] = {}
+    if launch.has("--deterministic-mode"):
+        variables["NVTE_ALLOW_NONDETERMINISTIC_ALGO"] = "0"
+    if launch.has("--fine-grained-activation-offloading"):
+        variables["NVTE_CPU_OFFLOAD_V1"] = "1"
+    if launch.has("--use-megatron-fsdp") or launch.has("--use-torch-fsdp2"):
+        variables["CUDA_DEVICE_MAX_CONNECTIONS"] = None
+    return variables | launch.environment
 
 
 def _defaults(launch: Launch) -> list[str]:
+    """Options without which a script does not start, or that fit what ``Launch`` has left out."""
     added = []
     if not (launch.has("--train-iters") or launch.has("--train-samples")):
         added += ["--train-iters", "1000"]
     for option, value in (("--lr", "1e-4"), ("--eval-iters", "0"), ("--eval-interval", "1000")):
         if not launch.has(option):
             added += [option, value]
+    if launch.has("--overlap-param-gather-with-optimizer-step"):
+        added += ["--ckpt-format", "torch"]
+    if launch.has("--use-megatron-fsdp"):
+        added += ["--ckpt-format", "fsdp_dtensor"]
     return added
 
 
@@ -116,6 +140,9 @@ class _Run:
     def take_over(self):
         training = importlib.import_module("megatron.training.training")
         state = importlib.import_module("megatron.training.global_vars")
+        # The indexer of data sets and, until 2025, kernels that need nvcc.
+        importlib.import_module("megatron.training.initialize")._compile_dependencies = lambda: None
+        importlib.import_module("megatron.core.timers").Timers.log = lambda *args, **kwargs: None
         vocabulary.replace_tokenizer(state)
         batches.replace_loaders(training, state)
         self._wrap(training, "setup_model_and_optimizer", self._setup)
