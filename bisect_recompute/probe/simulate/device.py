@@ -10,9 +10,11 @@ import functools
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_map
 
 from bisect_recompute.probe.simulate import flops
 from bisect_recompute.probe.simulate.memory import MemoryTracker
+from bisect_recompute.probe.simulate.values import Values
 
 aten = torch.ops.aten
 CUDA = torch.device("cuda", 0)
@@ -45,6 +47,8 @@ class SimulatedGpu(TorchDispatchMode):
         self._workspace = HOPPER_WORKSPACE if compute_capability[0] == 9 else OLDER_WORKSPACE
         self._handles: set[bool] = set()
         self._operators: dict = {}
+        self.values = Values()
+        tracker.on_free = self.values.forget
 
     @classmethod
     def _should_skip_dynamo(cls):
@@ -54,12 +58,17 @@ class SimulatedGpu(TorchDispatchMode):
         kwargs = kwargs or {}
         answer, may_allocate, count = self._operators.get(id(func)) or self._describe(func)
         if answer is _collective:
+            self.values.collective(func._schema.name.rpartition("::")[2], args)
             return _collective(func, args)
         if kwargs.get("device") is not None and kwargs["device"].type == "cuda":
             kwargs["device"] = META
         outer, self.in_kernel = self.in_kernel, True
         try:
-            out = answer(func, *args, **kwargs) if answer is not None else func(*args, **kwargs)
+            try:
+                out = answer(func, *args, **kwargs) if answer is not None else func(*args, **kwargs)
+            except NotImplementedError:
+                out = self._shaped_by_values(func, args, kwargs)
+            self.values.follow(func, args, kwargs, out)
         finally:
             self.in_kernel = outer
         if may_allocate:
@@ -75,6 +84,16 @@ class SimulatedGpu(TorchDispatchMode):
         may_allocate = any(ret.alias_info is None for ret in func._schema.returns) or "resize" in func.__name__
         self._operators[id(func)] = described = (answer, may_allocate, flops.OPERATORS.get(func))
         return described
+
+    def _shaped_by_values(self, func, args, kwargs):
+        """The result's shape depends on numbers: on known ones the operator runs for real. Raises NotImplementedError."""
+        call = self.values.operands(args, kwargs)
+        if call is None:
+            raise NotImplementedError(f"{func} on the simulated GPU: its result depends on numbers that are not known")
+        real = func(*call[0], **call[1])
+        out = tree_map(lambda value: value.to(META) if isinstance(value, torch.Tensor) else value, real)
+        self.values.note(out, real)
+        return out
 
     def _see(self, out):
         if isinstance(out, torch.Tensor):
@@ -106,15 +125,22 @@ def _any_meta(args) -> bool:
 
 
 def _item(func, tensor):
-    """A number is read from the GPU: losses, norms and overflow flags are answered by 0 (nothing overflowed)."""
-    if not _real_is_meta(tensor):
-        return func(tensor)
+    """A number is read from the GPU. One that is not known and has a fraction (a loss, a norm) is answered by 0."""
+    known = _known(tensor)
+    if known is not None:
+        return func(known)
     gpu = SimulatedGpu.current
     if gpu.overflowing and tensor.untyped_storage()._cdata == gpu.overflow_flag:
         return 1.0
+    if tensor.dtype.is_floating_point:
+        return 0.0
     if tensor.dtype == torch.bool:
         return False
-    return 0 if not tensor.dtype.is_floating_point else 0.0
+    raise NotImplementedError(f"a {tensor.dtype} number is read from the simulated GPU that is not known")
+
+
+def _known(tensor):
+    return SimulatedGpu.current.values.of(tensor)
 
 
 def _check_gradients(func, gradients, found_inf, inv_scale):
@@ -125,18 +151,51 @@ def _check_gradients(func, gradients, found_inf, inv_scale):
 def _to_copy(func, tensor, **kwargs):
     device = kwargs.get("device")
     if device is not None and device.type == "cpu" and _real_is_meta(tensor):
-        return torch.zeros(tensor.shape, dtype=kwargs.get("dtype") or tensor.dtype)
+        known = _known(tensor)
+        return torch.zeros(tensor.shape, dtype=kwargs.get("dtype") or tensor.dtype) if known is None else func(known, **kwargs)
     return func(tensor, **kwargs)
 
 
 def _copy_(func, destination, source, non_blocking=False):
     if _real_is_meta(source) and not _real_is_meta(destination):
-        return destination
+        known = _known(source)
+        return destination if known is None else func(destination, known)
     return func(destination, source, non_blocking)
 
 
 def _equal(func, a, b):
-    return func(a, b) if not (_real_is_meta(a) or _real_is_meta(b)) else True
+    a, b = _known(a), _known(b)
+    return True if a is None or b is None else func(a, b)
+
+
+def _masked_select(func, tensor, mask):
+    return torch.empty(_count(mask.expand(tensor.shape)), dtype=tensor.dtype, device=META)
+
+
+def _count(mask) -> int:
+    known = _known(mask)
+    if known is None:
+        raise NotImplementedError("elements are chosen on the simulated GPU by a mask that is not known")
+    return int(known.sum())
+
+
+def _index(func, tensor, indices):
+    """A bool mask stands for the indices of its true elements."""
+    places = []
+    for index in indices:
+        if index is None or not _real_is_meta(index) or index.dtype not in (torch.bool, torch.uint8):
+            places.append(index)
+        else:
+            count = _count(index)
+            places += [torch.empty(count, dtype=torch.int64, device=META) for _ in range(index.dim())]
+    return func(tensor, places)
+
+
+def _repeat_interleave(func, repeats, output_size=None):
+    known = _known(repeats)
+    if output_size is None and known is None:
+        raise NotImplementedError("repeat_interleave on the simulated GPU by counts that are not known")
+    return torch.empty(int(known.sum()) if output_size is None else output_size, dtype=torch.int64, device=META)
 
 
 
@@ -192,6 +251,9 @@ ANSWERS = {
     aten._to_copy.default: _to_copy,
     aten.copy_.default: _copy_,
     aten.equal.default: _equal,
+    aten.masked_select.default: _masked_select,
+    aten.index.Tensor: _index,
+    aten.repeat_interleave.Tensor: _repeat_interleave,
     aten._amp_foreach_non_finite_check_and_unscale_.default: _check_gradients,
 }
 

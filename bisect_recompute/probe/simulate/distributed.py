@@ -7,6 +7,8 @@ import sys
 import torch.distributed as dist
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
+from bisect_recompute.probe.simulate.device import SimulatedGpu
+
 
 def connect(rank: int, world_size: int):
     """Makes the process group; a later ``init_process_group`` of the commit's code finds it there."""
@@ -20,11 +22,24 @@ def connect(rank: int, world_size: int):
         return real_new_group(*args, backend="fake", **kwargs)
 
     dist.new_group = new_group
+    dist.all_reduce = _telling_reduction(dist.all_reduce)
     share_batches()
 
 
 def _all_gather_object(object_list, obj, group=None):
     object_list[:] = [obj] * len(object_list)
+
+
+def _telling_reduction(all_reduce):
+    def told(tensor, op=dist.ReduceOp.SUM, *args, **kwargs):
+        values = SimulatedGpu.current.values
+        values.reduction = op
+        try:
+            return all_reduce(tensor, op, *args, **kwargs)
+        finally:
+            values.reduction = dist.ReduceOp.SUM
+
+    return told
 
 
 def share_batches():

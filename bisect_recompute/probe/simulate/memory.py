@@ -53,6 +53,7 @@ class MemoryTracker:
         self.events: list[tuple[Block, int]] = []
         self._source_files = source_files
         self._live: dict[int, tuple[_Reference, Block]] = {}
+        self.on_free = lambda storage: None
         self._hidden = 0
         self._next_address = 1 << 40
         self._forget = self._make_forget()
@@ -62,6 +63,7 @@ class MemoryTracker:
 
         def forget(reference):
             _, block = live.pop(reference.key)
+            self.on_free(reference.key)
             block.alive = False
             if block.bytes:
                 self.allocated -= block.bytes

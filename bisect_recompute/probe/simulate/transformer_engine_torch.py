@@ -165,6 +165,15 @@ def generic_gemm(A, transa, B, transb, D, quantizer, output_dtype, bias, bias_dt
     return D, bias_grad, gelu_in, extra_output
 
 
+def te_general_grouped_gemm(A, transa, B, transb, D, output_dtype, m_splits, bias, bias_dtype, single_output, gelu_in, grad,
+                            workspace, workspace_size, accumulate, use_split_accumulator, math_sm_count):
+    """One product per expert, into the tensors D that the caller has made; returns the bias (its gradient where grad)."""
+    for a, b in zip(A, B):
+        m = a.shape[0] if transa else a.shape[-1]
+        SimulatedGpu.current.add_flops(2.0 * b.numel() * m if not transb else 2.0 * b.numel() * a.shape[-1])
+    return bias
+
+
 # --- normalisation ---------------------------------------------------------------------------------------------------
 
 
