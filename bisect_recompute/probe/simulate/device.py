@@ -14,7 +14,7 @@ from torch.utils._pytree import tree_map
 
 from bisect_recompute.probe.simulate import flops
 from bisect_recompute.probe.simulate.memory import MemoryTracker
-from bisect_recompute.probe.simulate.values import Values
+from bisect_recompute.probe.simulate.values import Values, written_operands
 
 aten = torch.ops.aten
 CUDA = torch.device("cuda", 0)
@@ -56,7 +56,7 @@ class SimulatedGpu(TorchDispatchMode):
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         kwargs = kwargs or {}
-        answer, may_allocate, count = self._operators.get(id(func)) or self._describe(func)
+        answer, may_allocate, count, writes = self._operators.get(id(func)) or self._describe(func)
         if answer is _collective:
             self.values.collective(func._schema.name.rpartition("::")[2], args)
             return _collective(func, args)
@@ -68,7 +68,7 @@ class SimulatedGpu(TorchDispatchMode):
                 out = answer(func, *args, **kwargs) if answer is not None else func(*args, **kwargs)
             except NotImplementedError:
                 out = self._shaped_by_values(func, args, kwargs)
-            self.values.follow(func, args, kwargs, out)
+            self.values.follow(func, writes, args, kwargs, out)
         finally:
             self.in_kernel = outer
         if may_allocate:
@@ -79,10 +79,12 @@ class SimulatedGpu(TorchDispatchMode):
         return out
 
     def _describe(self, func):
-        """(what answers instead of PyTorch, whether a result can be new memory, its FLOPs); operators are singletons."""
+        """(what answers instead of PyTorch, whether a result can be new memory, its FLOPs, which operands it writes to);
+        operators are singletons."""
         answer = _collective if func.namespace == "c10d" else ANSWERS.get(func)
         may_allocate = any(ret.alias_info is None for ret in func._schema.returns) or "resize" in func.__name__
-        self._operators[id(func)] = described = (answer, may_allocate, flops.OPERATORS.get(func))
+        self._operators[id(func)] = described = (answer, may_allocate, flops.OPERATORS.get(func),
+                                                        written_operands(func))
         return described
 
     def _shaped_by_values(self, func, args, kwargs):

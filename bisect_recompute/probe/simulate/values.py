@@ -15,14 +15,14 @@ aten = torch.ops.aten
 
 LARGEST = 1 << 23
 """Elements of an integer or bool tensor that is followed (a routing map: tokens x experts)."""
-LARGEST_FLOAT = 1 << 20
+LARGEST_FLOAT = 1 << 14
 
 OVERWRITE = {aten.zero_.default, aten.fill_.Scalar, aten.fill_.Tensor, aten.copy_.default}
 LIKE = {
     aten.zeros_like.default, aten.ones_like.default, aten.full_like.default, aten.new_zeros.default, aten.new_ones.default,
     aten.new_full.default,
 }
-"""Of their first operand only the shape counts."""
+"""Of their first operand only the shape counts. What they make may be large: a map of zeros is filled in place."""
 EMPTY = {aten.empty.memory_format, aten.empty_like.default, aten.new_empty.default, aten.empty_strided.default}
 
 
@@ -53,9 +53,9 @@ class Values:
         return torch.as_strided(flat, tensor.size(), tensor.stride(), tensor.storage_offset())
 
     def set(self, tensor: torch.Tensor, values: torch.Tensor | None):
-        """Notes what is in a tensor that has been made or written as a whole; ``None`` or too large: unknown."""
+        """Notes what is in a tensor that has been made or written as a whole; ``None``: not known."""
         storage = tensor.untyped_storage()
-        if values is None or not _followed(tensor):
+        if values is None:
             self._flat.pop(storage._cdata, None)
             return
         flat = torch.empty(storage.nbytes() // tensor.element_size(), dtype=tensor.dtype)
@@ -79,17 +79,15 @@ class Values:
             return [self._operand(item) for item in value]
         return torch.device("cpu") if isinstance(value, torch.device) else value
 
-    def follow(self, func, args, kwargs, out):
-        """Computes the operator on values too, if all operands are known."""
-        if func in EMPTY:
+    def follow(self, func, writes: tuple[int, ...] | None, args, kwargs, out):
+        """Computes the operator on values too, if all operands are known. ``writes``: what ``written_operands`` says of it."""
+        if writes is None:
             return
-        if func._schema.is_mutable:
-            self._follow_write(func, args, kwargs, out)
+        if writes:
+            self._follow_write(func, [args[i] for i in writes if i < len(args)], args, kwargs)
             return
-        results = out if isinstance(out, (tuple, list)) else (out,)
-        if not any(isinstance(r, torch.Tensor) and _is_meta(r) and _followed(r) for r in results):
-            return
-        if all(ret.alias_info is not None for ret in func._schema.returns) or torch.Tag.nondeterministic_seeded in func.tags:
+        first = out[0] if isinstance(out, (tuple, list)) and out else out
+        if not isinstance(first, torch.Tensor) or not _followed(first, func in LIKE) or not _is_meta(first):
             return
         if func is aten.topk.default and self.of(args[0]) is None:
             self._spread_evenly(out, args[0].shape[-1])
@@ -102,12 +100,10 @@ class Values:
 
     def note(self, out, values):
         for simulated, known in zip(_tensors(out), _tensors(values)):
-            if _is_meta(simulated):
+            if _is_meta(simulated) and _followed(simulated, blank=True):
                 self.set(simulated, known)
 
-    def _follow_write(self, func, args, kwargs, out):
-        written = [a for a, spec in zip(args, func._schema.arguments) if spec.alias_info is not None and spec.alias_info.is_write]
-        written += [kwargs[s.name] for s in func._schema.arguments if s.name in kwargs and s.alias_info is not None and s.alias_info.is_write]
+    def _follow_write(self, func, written, args, kwargs):
         targets = [t for t in _tensors(written) if _is_meta(t)]
         if not targets or not (self._flat or func in OVERWRITE):
             return
@@ -171,6 +167,20 @@ class Values:
         self.set(output, torch.cat([mine] * group.size()).view(output.shape))
 
 
+def written_operands(func) -> tuple[int, ...] | None:
+    """Positions of the operands that an operator writes to; None when there is nothing to follow: it makes a view, an
+    empty tensor or random numbers."""
+    schema = func._schema
+    if func in EMPTY:
+        return None
+    writes = tuple(i for i, a in enumerate(schema.arguments) if a.alias_info is not None and a.alias_info.is_write)
+    if not writes and (
+        all(ret.alias_info is not None for ret in schema.returns) or torch.Tag.nondeterministic_seeded in func.tags
+    ):
+        return None
+    return writes
+
+
 class _Unknown(Exception):
     pass
 
@@ -182,8 +192,8 @@ def _group(boxed) -> ProcessGroup:
     return ProcessGroup.unbox(boxed)
 
 
-def _followed(tensor: torch.Tensor) -> bool:
-    return tensor.numel() <= (LARGEST_FLOAT if tensor.dtype.is_floating_point else LARGEST)
+def _followed(tensor: torch.Tensor, blank: bool = False) -> bool:
+    return tensor.numel() <= (LARGEST_FLOAT if tensor.dtype.is_floating_point and not blank else LARGEST)
 
 
 def _fills_storage(tensor: torch.Tensor) -> bool:
