@@ -134,11 +134,14 @@ def _item(func, tensor):
     gpu = SimulatedGpu.current
     if gpu.overflowing and tensor.untyped_storage()._cdata == gpu.overflow_flag:
         return 1.0
-    if tensor.dtype.is_floating_point:
-        return 0.0
-    if tensor.dtype == torch.bool:
-        return False
-    raise NotImplementedError(f"a {tensor.dtype} number is read from the simulated GPU that is not known")
+    _refuse_integers(tensor)
+    return False if tensor.dtype == torch.bool else 0.0
+
+
+def _refuse_integers(tensor):
+    if not (tensor.dtype.is_floating_point or tensor.dtype == torch.bool):
+        name = str(tensor.dtype).removeprefix("torch.")
+        raise NotImplementedError(f"{name} numbers are read from the simulated GPU that are not known")
 
 
 def _known(tensor):
@@ -154,13 +157,18 @@ def _to_copy(func, tensor, **kwargs):
     device = kwargs.get("device")
     if device is not None and device.type == "cpu" and _real_is_meta(tensor):
         known = _known(tensor)
-        return torch.zeros(tensor.shape, dtype=kwargs.get("dtype") or tensor.dtype) if known is None else func(known, **kwargs)
+        if known is None:
+            _refuse_integers(tensor)
+            return torch.zeros(tensor.shape, dtype=kwargs.get("dtype") or tensor.dtype)
+        return func(known, **kwargs)
     return func(tensor, **kwargs)
 
 
 def _copy_(func, destination, source, non_blocking=False):
     if _real_is_meta(source) and not _real_is_meta(destination):
         known = _known(source)
+        if known is None:
+            _refuse_integers(source)
         return destination if known is None else func(destination, known)
     return func(destination, source, non_blocking)
 

@@ -86,11 +86,12 @@ class Values:
         if writes:
             self._follow_write(func, [args[i] for i in writes if i < len(args)], args, kwargs)
             return
-        first = out[0] if isinstance(out, (tuple, list)) and out else out
-        if not isinstance(first, torch.Tensor) or not _followed(first, func in LIKE) or not _is_meta(first):
-            return
         if func is aten.topk.default and self.of(args[0]) is None:
             self._spread_evenly(out, args[0].shape[-1])
+            return
+        # Of several results the last is the one of indices.
+        last = out[-1] if isinstance(out, (tuple, list)) and out else out
+        if not isinstance(last, torch.Tensor) or not _followed(last, func in LIKE) or not _is_meta(last):
             return
         if func in LIKE:
             args = (torch.empty(args[0].shape, dtype=args[0].dtype), *args[1:])
