@@ -68,7 +68,11 @@ class SimulatedGpu(TorchDispatchMode):
                 out = answer(func, *args, **kwargs) if answer is not None else func(*args, **kwargs)
             except NotImplementedError:
                 out = self._shaped_by_values(func, args, kwargs)
-            self.values.follow(func, writes, args, kwargs, out)
+            if writes is not None:
+                written = [args[i] if i < len(args) else kwargs.get(name) for i, name in writes]
+                self.values.follow(func, written, args, kwargs, out)
+                if written and self.tracker.fused:
+                    self.tracker.written_in_fused(written[0], func in SCATTERED)
         finally:
             self.in_kernel = outer
         if may_allocate:
@@ -245,6 +249,7 @@ def _cat(func, tensors, dim=0):
     return torch.empty(shape, dtype=first.dtype, device=META)
 
 
+SCATTERED = {aten.index_put_.default, aten._index_put_impl_.default, aten.scatter_.src, aten.scatter_.value, aten.scatter_add_.default}
 ANSWERS = {
     **{
         overload: _pointwise

@@ -136,7 +136,27 @@ class MemoryTracker:
     def begin_fused(self):
         if not self._hidden:
             self._deferred: list[tuple[Block, int]] = []
+            self._scattered: set[Block] = set()
+            self._copies: list[Block] = []
         self._hidden += 1
+
+    @property
+    def fused(self) -> bool:
+        """A compiled function runs."""
+        return self._hidden > 0
+
+    def written_in_fused(self, tensor: torch.Tensor, scatters: bool):
+        """An operand of the compiled function is written in place. Inductor works on copies and writes the result back:
+        in one kernel where every element depends on its own place alone, but a scattered write (``index_put_``) needs a
+        buffer of its own when more is computed from it."""
+        block = self.block_of(tensor)
+        if not self._hidden or block is None or not block.bytes:
+            return
+        if scatters:
+            self._scattered.add(block)
+        elif block in self._scattered:
+            self._scattered.discard(block)
+            self._copies.append(self._block(block.bytes, block.shape, block.dtype))
 
     def end_fused(self):
         self._hidden -= 1
@@ -146,6 +166,9 @@ class MemoryTracker:
             if block.alive:
                 block.bytes = size
                 self._count(block, size)
+        for block in self._copies:
+            block.alive = False
+            self._count(block, -block.bytes)
         self._deferred = []
 
     def peak_between(self, start: int, end: int) -> tuple[int, int]:

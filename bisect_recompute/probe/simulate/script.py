@@ -146,6 +146,7 @@ class _Run:
         vocabulary.replace_tokenizer(state)
         batches.replace_loaders(training, state)
         self._wrap(training, "setup_model_and_optimizer", self._setup)
+        self._wrap(training, "get_megatron_optimizer", self._optimizer)
         self._wrap(training, "train_step", self._train_step)
         self._wrap(training, "get_forward_backward_func", self._schedule)
 
@@ -163,6 +164,13 @@ class _Run:
         config = next((c for c in (getattr(_bare(chunk), "config", None) for chunk in chunks) if c is not None), None)
         self.settings = plain_settings(config) if config is not None else {}
         return (chunks, optimizer, *rest)
+
+    def _optimizer(self, real, *args, **kwargs):
+        self.meter.enter("optimizer")
+        try:
+            return real(*args, **kwargs)
+        finally:
+            self.meter.enter("build")
 
     def _schedule(self, real, *args, **kwargs):
         schedule = real(*args, **kwargs)

@@ -79,12 +79,10 @@ class Values:
             return [self._operand(item) for item in value]
         return torch.device("cpu") if isinstance(value, torch.device) else value
 
-    def follow(self, func, writes: tuple[int, ...] | None, args, kwargs, out):
-        """Computes the operator on values too, if all operands are known. ``writes``: what ``written_operands`` says of it."""
-        if writes is None:
-            return
-        if writes:
-            self._follow_write(func, [args[i] for i in writes if i < len(args)], args, kwargs)
+    def follow(self, func, written, args, kwargs, out):
+        """Computes the operator on values too, if all operands are known. ``written``: the operands that it writes to."""
+        if written:
+            self._follow_write(func, written, args, kwargs)
             return
         if func is aten.topk.default and self.of(args[0]) is None:
             self._spread_evenly(out, args[0].shape[-1])
@@ -168,13 +166,13 @@ class Values:
         self.set(output, torch.cat([mine] * group.size()).view(output.shape))
 
 
-def written_operands(func) -> tuple[int, ...] | None:
-    """Positions of the operands that an operator writes to; None when there is nothing to follow: it makes a view, an
-    empty tensor or random numbers."""
+def written_operands(func) -> tuple[tuple[int, str], ...] | None:
+    """Positions and names of the operands that an operator writes to; None when there is nothing to follow: it makes a
+    view, an empty tensor or random numbers."""
     schema = func._schema
     if func in EMPTY:
         return None
-    writes = tuple(i for i, a in enumerate(schema.arguments) if a.alias_info is not None and a.alias_info.is_write)
+    writes = tuple((i, a.name) for i, a in enumerate(schema.arguments) if a.alias_info is not None and a.alias_info.is_write)
     if not writes and (
         all(ret.alias_info is not None for ret in schema.returns) or torch.Tag.nondeterministic_seeded in func.tags
     ):
