@@ -121,6 +121,7 @@ class TrainingSettings(_Group):
 
 class HardwareSettings(_Group):
     gpu: str = "h100"
+    expandable_segments: bool = Field(False, description="PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True")
 
     @model_validator(mode="after")
     def _known_gpu(self):
@@ -167,6 +168,10 @@ class Recipe(_Group):
         return set(self.model.stated())
 
     @property
+    def expandable_segments(self) -> bool:
+        return self.hardware.expandable_segments
+
+    @property
     def num_microbatches(self) -> int:
         return self.training.global_batch_size // (self.training.micro_batch_size * self.parallel.data_parallel_size)
 
@@ -200,6 +205,12 @@ class LaunchRecipe(_Group):
         """Names that the command gives a value, as its options spell them."""
         options = (token.partition("=")[0] for token in self.launch.arguments if token.startswith("--"))
         return {option.removeprefix("--").replace("-", "_") for option in options}
+
+    @property
+    def expandable_segments(self) -> bool:
+        variables = self.launch.environment
+        settings = variables.get("PYTORCH_CUDA_ALLOC_CONF", variables.get("PYTORCH_ALLOC_CONF", ""))
+        return self.hardware.expandable_segments or "expandable_segments:True" in settings.split(",")
 
     @property
     def launch(self) -> Launch:

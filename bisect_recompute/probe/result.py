@@ -41,6 +41,10 @@ class MemoryUse:
     """Peak of the first iteration, before optimizer state exists."""
     capacity_bytes: int
     """Memory of the named GPU."""
+    reserved_bytes: int = 0
+    """What the caching allocator has taken from the GPU by the end, on the hottest rank: ``torch.cuda.max_memory_reserved``."""
+    reserved_at_peak_bytes: int = 0
+    """Reserved when ``peak_bytes`` was allocated: the difference is fragmentation."""
     tensors: tuple[LiveTensors, ...] = ()
     iteration_peaks: tuple[int, ...] = ()
     """Peak of each simulated iteration of the hottest rank, as it would be logged."""

@@ -174,7 +174,7 @@ def _memory(recipe: Recipe, measurements, hottest) -> MemoryUse:
         by_rank={m.rank: m.peak_bytes for m in sorted(measurements, key=lambda m: m.rank)},
         by_category=hottest.by_category, allocated_bytes=hottest.allocated_bytes,
         first_peak_bytes=hottest.iteration_peaks[0], iteration_peaks=hottest.iteration_peaks, capacity_bytes=GPUS[recipe.hardware.gpu].memory_bytes,
-        tensors=hottest.tensors,
+        reserved_bytes=hottest.reserved_bytes, reserved_at_peak_bytes=hottest.reserved_at_peak_bytes, tensors=hottest.tensors,
     )
 
 

@@ -14,6 +14,7 @@ from collections import Counter
 import torch
 
 from bisect_recompute.probe.result import LiveTensors
+from bisect_recompute.probe.simulate import allocator
 
 BLOCK = 512
 LAYER_NUMBER = re.compile(r"\.\d+(?=\.|$)")
@@ -100,7 +101,10 @@ class MemoryTracker:
             return
         block, now = known[1], _rounded(storage.nbytes())
         if now != block.bytes and not self._hidden:
-            self._count(block, now - block.bytes)
+            if block.bytes:
+                self._count(block, -block.bytes)
+            if now:
+                self._count(block, now)
         block.bytes = now
 
     def _block(self, nbytes, shape, dtype) -> Block:
@@ -170,6 +174,13 @@ class MemoryTracker:
             block.alive = False
             self._count(block, -block.bytes)
         self._deferred = []
+
+    def replay(self, expandable_segments: bool) -> list[int]:
+        """From now on events say what PyTorch's allocator gives for each request. Returns the bytes that are reserved
+        after each event."""
+        replayed = allocator.replay(self.events, expandable_segments)
+        self.events = replayed.events
+        return replayed.reserved
 
     def peak_between(self, start: int, end: int) -> tuple[int, int]:
         """Largest allocated bytes over events ``start``..``end`` and the index of the event that reached it."""

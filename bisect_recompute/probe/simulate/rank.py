@@ -24,6 +24,8 @@ class RankMeasurement:
     iteration_peaks: tuple[int, ...]
     allocated_bytes: int
     by_category: dict[str, int]
+    reserved_bytes: int
+    reserved_at_peak_bytes: int
     tensors: tuple[LiveTensors, ...]
     flops: float
     recomputed_flops: float
@@ -42,8 +44,9 @@ class Meter:
         self.gpu = SimulatedGpu(self.tracker, GPUS[recipe.hardware.gpu].compute_capability)
         self.gpu.counting = False
         self.on_stage = on_stage
+        self._expandable_segments = recipe.expandable_segments
         self._built = 0
-        self._ends: list[tuple[int, int]] = []  # per iteration: number of events so far, bytes that stay allocated
+        self._ends: list[int] = []  # number of events when each iteration ended
         SimulatedGpu.current = self.gpu
         _follow_backward(self.tracker)
 
@@ -60,20 +63,22 @@ class Meter:
     def end_iteration(self, last_follows: bool):
         """FLOPs are those of the last iteration."""
         _mark_optimizer_state(self.tracker)
-        self._ends.append((len(self.tracker.events), self.tracker.allocated))
+        self._ends.append(len(self.tracker.events))
         self.gpu.counting = last_follows
 
     def measurement(self, rank: int, scale: float, settings: dict[str, object]) -> RankMeasurement:
         """``scale``: microbatches of a whole step over those of the last iteration."""
-        starts = (self._built, *(end for end, _ in self._ends[:-1]))
+        reserved = self.tracker.replay(self._expandable_segments)
+        starts = (self._built, *self._ends[:-1])
         peaks = [
             self.tracker.peak_between(0 if self._whole_process else start, end)
-            for start, (end, _) in zip(starts, self._ends)
+            for start, end in zip(starts, self._ends)
         ]
         alive = self.tracker.alive_at(peaks[-1][1])
         return RankMeasurement(
             rank=rank, peak_bytes=peaks[-1][0], iteration_peaks=tuple(peak for peak, _ in peaks),
-            allocated_bytes=self._ends[-1][1], by_category=memory.by_category(alive), tensors=memory.grouped(alive, TENSOR_GROUPS),
+            allocated_bytes=sum(self.tracker.alive_at(self._ends[-1] - 1).values()), reserved_bytes=reserved[self._ends[-1] - 1],
+            reserved_at_peak_bytes=reserved[peaks[-1][1]], by_category=memory.by_category(alive), tensors=memory.grouped(alive, TENSOR_GROUPS),
             flops=self.gpu.flops * scale, recomputed_flops=self.gpu.recomputed_flops * scale,
             attention_backend=self.gpu.attention_backend, settings=settings,
         )
