@@ -62,9 +62,17 @@ class Event:
         return 0.0
 
 
-@contextlib.contextmanager
-def _no_context(*args, **kwargs):
-    yield
+class _Here(contextlib.ContextDecorator):
+    """A stream, device or range to work in; may be entered again."""
+
+    def __init__(self, *args, **kwargs):
+        pass
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *exc):
+        return None
 
 
 def install(gpu: Gpu):
@@ -90,7 +98,7 @@ def install(gpu: Gpu):
         "ipc_collect": nothing, "get_device_properties": lambda device=None: properties,
         "get_device_capability": lambda device=None: gpu.compute_capability,
         "get_device_name": lambda device=None: properties.name, "is_bf16_supported": lambda *a, **k: True,
-        "Stream": Stream, "ExternalStream": Stream, "Event": Event, "stream": _no_context, "device": _no_context,
+        "Stream": Stream, "ExternalStream": Stream, "Event": Event, "stream": _Here, "device": _Here,
         "current_stream": lambda device=None: stream, "default_stream": lambda device=None: stream,
         "set_stream": nothing, "is_current_stream_capturing": lambda: False, "manual_seed": nothing,
         "manual_seed_all": nothing, "seed": nothing, "initial_seed": lambda: 0,
@@ -107,7 +115,7 @@ def install(gpu: Gpu):
             if module is torch.cuda or hasattr(module, name):
                 setattr(module, name, answer)
     torch._C._cuda_getDevice = lambda: 0
-    torch.cuda.nvtx = SimpleNamespace(range_push=nothing, range_pop=nothing, mark=nothing, range=_no_context)
+    torch.cuda.nvtx = SimpleNamespace(range_push=nothing, range_pop=nothing, mark=nothing, range=_Here)
     torch.cuda.cudart = lambda: SimpleNamespace(cudaProfilerStart=nothing, cudaProfilerStop=nothing)
     torch.cuda.cuda = SimpleNamespace() if not hasattr(torch.cuda, "cuda") else torch.cuda.cuda
     torch.version.cuda = "13.0"

@@ -114,8 +114,6 @@ def activation(name: str):
 def _attention_backend(name: str):
     from megatron.core.transformer.enums import AttnBackend
 
-    if name == "flash":
-        raise RecipeMismatch("attention_backend flash (the flash-attn package) is not simulated; state fused or auto")
     return AttnBackend[name]
 
 

@@ -21,7 +21,7 @@ ENVIRONMENT = {
     "MASTER_PORT": "1",
 }
 # Installed packages that Megatron Core or Transformer Engine would pick up, and whose kernels nobody has described.
-HIDDEN = ("flash_attn", "flash_attn_3", "amp_C", "fused_layer_norm_cuda", "grouped_gemm", "mamba_ssm",
+HIDDEN = ("flash_attn_3", "amp_C", "fused_layer_norm_cuda", "grouped_gemm", "mamba_ssm",
           "causal_conv1d", "deep_ep", "fla", "flashinfer")
 
 
@@ -36,12 +36,21 @@ def prepare(gpu):
 
     torch.set_num_threads(1)
     importlib.import_module("torch._dynamo")  # indexes torch's functions when it is imported, so before they change
-    from bisect_recompute.probe.simulate import apex_kernels, cuda, device, moved_names, placeholders, transformer_engine_torch
+    from bisect_recompute.probe.simulate import (
+        apex_kernels,
+        cuda,
+        device,
+        flash_attention,
+        moved_names,
+        placeholders,
+        transformer_engine_torch,
+    )
 
     device.install_tensor_properties()
     cuda.install(gpu)
     transformer_engine_torch.install(_names_used())
     apex_kernels.install()
+    flash_attention.install()
     placeholders.install()
     _import_transformer_engine()
     moved_names.install()

@@ -7,6 +7,7 @@ end, which comes after a few iterations. Nothing is read from or written to the 
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import os
 import runpy
 import sys
@@ -142,6 +143,9 @@ class _Run:
         state = importlib.import_module("megatron.training.global_vars")
         # The indexer of data sets and, until 2025, kernels that need nvcc.
         importlib.import_module("megatron.training.initialize")._compile_dependencies = lambda: None
+        if importlib.util.find_spec("megatron.core.pipeline_parallel.utils"):  # which cores are near the GPU
+            utils = importlib.import_module("megatron.core.pipeline_parallel.utils")
+            utils.set_ideal_affinity_for_current_gpu = lambda: None
         importlib.import_module("megatron.core.timers").Timers.log = lambda *args, **kwargs: None
         vocabulary.replace_tokenizer(state)
         batches.replace_loaders(training, state)
