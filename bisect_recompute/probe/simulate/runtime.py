@@ -21,8 +21,8 @@ ENVIRONMENT = {
     "MASTER_PORT": "1",
 }
 # Installed packages that Megatron Core or Transformer Engine would pick up, and whose kernels nobody has described.
-HIDDEN = ("flash_attn_3", "amp_C", "fused_layer_norm_cuda", "grouped_gemm", "mamba_ssm",
-          "causal_conv1d", "deep_ep", "fla", "flashinfer")
+HIDDEN = ("flash_attn_3", "amp_C", "fused_layer_norm_cuda", "grouped_gemm",
+          "deep_ep", "fla", "flashinfer")
 
 
 def prepare(gpu):
@@ -41,6 +41,7 @@ def prepare(gpu):
         cuda,
         device,
         flash_attention,
+        mamba_kernels,
         moved_names,
         placeholders,
         transformer_engine_torch,
@@ -51,6 +52,7 @@ def prepare(gpu):
     transformer_engine_torch.install(_names_used())
     apex_kernels.install()
     flash_attention.install()
+    mamba_kernels.install()
     placeholders.install()
     _import_transformer_engine()
     moved_names.install()
