@@ -76,6 +76,16 @@ def test_core_attn_saves_the_scores_with_unfused_attention(peak):
     assert without - with_it > (LAYERS - 2) * scores
 
 
+def test_flash_attention_keeps_what_the_fused_kernel_keeps(peak):
+    """In backward of one layer it holds dq and one number a row in fp32, and dk and dv of every query head."""
+    flash, fused = peak(attention_backend="flash"), peak(attention_backend="fused")
+    assert flash.provenance.attention_backend == "flash-attn 2.7.4.post1"
+    assert flash.throughput.flops == fused.throughput.flops
+    assert flash.memory.allocated_bytes == fused.memory.allocated_bytes
+    rows = SEQUENCE * HEADS // TP
+    assert 0 <= flash.memory.peak_bytes - fused.memory.peak_bytes <= rows * HEAD_DIM * (FP32 + 2 * BF16) + rows * FP32
+
+
 def test_layernorm_saves_nothing_where_it_is_fused_into_the_linear(peak):
     assert saved(peak, **selective("layernorm")) == 0
 
