@@ -53,6 +53,7 @@ class Interpreter(Statements, Expressions, Calls, Classes, Library, Launcher, Mo
         """What is evaluated now depends on more than arguments and source: its result is not kept."""
         self.command_line: Any = None
         self.launched: dict = {}
+        self.yaml_nodes: dict = {}
         self.yaml_origins: dict = {}
         self.kept_alive: list = []
         self.statements = {getattr(ast, n[3:]): getattr(self, n) for n in dir(self) if n.startswith("do_") and hasattr(ast, n[3:])}

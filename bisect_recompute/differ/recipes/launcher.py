@@ -30,6 +30,7 @@ _VARIANTS = ("v1", "v2")
 _KEY = "config"
 
 
+_Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _literal = lru_cache(maxsize=4096)(ast.literal_eval)
 
 
@@ -82,7 +83,7 @@ def _command_line(family: str, name: str, precision: str, split_precision: bool)
 
 def _yaml_cells(world: World, path: str) -> Iterator[tuple[str, str, tuple]]:
     try:
-        content = yaml.safe_load(world.text(path) or b"")
+        content = yaml.load(world.text(path) or b"", _Loader)
         matrix = content.get("perf_matrix", {})
         stem = path.rpartition("/")[2].removesuffix(".yaml")
         model, _, size = stem.partition("_")
@@ -155,16 +156,19 @@ class Launcher:
         found = self.depend("argument", _PARSER, name)
         if found is None:
             return MISSING
-        value = self.from_python(_literal(found)) if found != "?" else Unknown(f"the default of --{name}")
+        value = self._default_argument(name, found)
         self.put(owner.attrs, name, (value, None, False))
         return value
 
     def all_arguments(self, owner: Obj) -> dict:
         self.depend("file", _PARSER)
-        for name in self.world.parser_defaults(_PARSER):
+        for name, text in self.world.parser_defaults(_PARSER).items():
             if name and name not in owner.attrs:
-                self.argument(owner, name)
+                self.put(owner.attrs, name, (self._default_argument(name, text), None, False))
         return {name: slot[0] for name, slot in owner.attrs.items()}
+
+    def _default_argument(self, name: str, text: str) -> Any:
+        return self.from_python(_literal(text)) if text != "?" else Unknown(f"the default of --{name}")
 
     def parse_arguments(self, both: bool) -> Any:
         if self.command_line is None:
@@ -220,7 +224,10 @@ class Launcher:
             return Unknown("a file that is not in the repository")
         self.depend("file", path)
         try:
-            return self._from_yaml(yaml.compose(self.world.text(path) or b"", yaml.SafeLoader), path)
+            blob = self.world.tree[path]
+            if blob not in self.yaml_nodes:
+                self.yaml_nodes[blob] = yaml.compose(self.world.text(path) or b"", _Loader)
+            return self._from_yaml(self.yaml_nodes[blob], path)
         except (yaml.YAMLError, RecursionError):
             return Unknown(f"{path} is no YAML")
 

@@ -82,7 +82,10 @@ class Modules:
         return self.memoised(("symbol", path, name, limit), lambda: self._symbol(path, name, limit))
 
     def _symbol(self, path: str, name: str, limit: Optional[int]) -> Any:
-        self.depend("name", path, name)
+        if limit is None:
+            self.depend("name", path, name)
+        else:
+            self.depend("before", path, name, limit)
         file = self.world.file(path)
         if file is None:
             return MISSING

@@ -100,6 +100,13 @@ class SourceFile:
             return found[0][1].fingerprint
         return digest(",".join(b.fingerprint for _, b in found))
 
+    def fingerprint_before(self, name: str, limit: tuple[int, int]) -> str:
+        """``fingerprint`` of what the statements before a place (place, index in its chunk) make of the name."""
+        if self.broken:
+            return f"broken:{self.blob}"
+        seen = [b for n in (name, "*") for place, b in self.bindings.get(n, ()) if (place, b.index) < limit]
+        return ",".join(b.fingerprint for b in seen)
+
     def member(self, owner: str, name: str) -> str:
         return f"broken:{self.blob}" if self.broken else self.members.get(owner, {}).get(name, "")
 
@@ -297,7 +304,7 @@ def _bound(node: ast.stmt, source) -> list[tuple[str, str, str]]:
         return [(node.name, "def", "stand-in" if node.name in STAND_INS else digest(source(node)))]
     if isinstance(node, ast.ClassDef):
         # Only the head: what an evaluation reads of the members is recorded member by member.
-        return [(node.name, "class", "class:" + _head(node, source))]
+        return [(node.name, "class", "class:" + _head(node))]
     if isinstance(node, ast.Import):
         return [
             (a.asname or a.name.split(".")[0], "import", digest(f"import {a.name} as {a.asname}")) for a in node.names
@@ -314,7 +321,7 @@ def _bound(node: ast.stmt, source) -> list[tuple[str, str, str]]:
     return [(name, "value", text) for name in sorted(touched_names(node))]
 
 
-def _head(node: ast.ClassDef, source) -> str:
+def _head(node: ast.ClassDef) -> str:
     parts = [*node.decorator_list, *node.bases, *(k.value for k in node.keywords)]
     return digest("\n".join(ast.dump(part) for part in parts))
 
@@ -322,7 +329,7 @@ def _head(node: ast.ClassDef, source) -> str:
 def _members(node: ast.ClassDef, source) -> dict[str, str]:
     """Member name -> fingerprint. "": what decides how instances are made; "*": all fields in order; "**": everything."""
     members: dict[str, str] = {}
-    shape = [_head(node, source)]
+    shape = [_head(node)]
     fields = []
     for statement in node.body:
         names = [statement.name] if hasattr(statement, "name") else sorted(touched_names(statement))

@@ -13,7 +13,7 @@ ROOTS = ("src", "scripts/performance", "")
 """Directories that are on sys.path when recipes run."""
 
 Dependency = tuple
-"""("module", dotted) | ("name", path, name) | ("member", path, class, member) | ("argument", path, name) | ("file", path)"""
+"""("module", dotted) | ("name", path, name) | ("before", path, name, place) | ("member", path, class, member) | ("argument", path, name) | ("file", path)"""
 
 
 class World:
@@ -115,6 +115,8 @@ class World:
             return None
         if kind == "name":
             return file.fingerprint(dependency[2])
+        if kind == "before":
+            return file.fingerprint_before(dependency[2], dependency[3])
         return file.member(dependency[2], dependency[3])
 
     def parser_defaults(self, path: str) -> dict[str, str]:
