@@ -69,7 +69,7 @@ class Calls:
             scope = scope.outer
         if scope is None:
             return Unknown("super() outside a class")
-        first = next(iter(_parameters(scope.func.node(self.world.chunks))), None)
+        first = next(iter(_parameters(scope.func.node)), None)
         slot = scope.locals.get(first)
         return Super(scope.func.owner, slot[0]) if slot else Unknown("super() without self")
 
@@ -128,14 +128,13 @@ class Calls:
         scope = None if at_module else frame
         if frame.owner is not None and frame.names is None:
             scope = frame.outer
-        made = Func(getattr(node, "name", "<lambda>"), frame.path, frame.chunk, None, node, scope)
+        defaults = (
+            [(self.eval(frame, d), self.origin_of(frame, d)) for d in node.args.defaults],
+            [None if d is None else (self.eval(frame, d), self.origin_of(frame, d)) for d in node.args.kw_defaults],
+        )
+        made = Func(getattr(node, "name", "<lambda>"), frame.path, frame.chunk, node, scope, defaults)
         if frame.owner is not None and frame.names is None:
             made.owner = frame.owner
-        arguments = node.args
-        made.defaults = (
-            [(self.eval(frame, d), self.origin_of(frame, d)) for d in arguments.defaults],
-            [None if d is None else (self.eval(frame, d), self.origin_of(frame, d)) for d in arguments.kw_defaults],
-        )
         value: Any = made
         for decorator in reversed(getattr(node, "decorator_list", [])):
             value = self._decorate(frame, decorator, made, value)
@@ -175,9 +174,9 @@ class Calls:
         return self._remember(key, func, args, kwargs)
 
     def _memo_key(self, func: Func, args: list, kwargs: dict) -> Optional[tuple]:
-        if func.frame is not None or func.owner is not None or self.shared:
+        if func.frame is not None or func.owner is not None or self.shared or func.key is None:
             return None
-        parts: list = ["call", func.path, func.chunk, func.name]
+        parts: list = ["call", func.key]
         for name, (value, origin) in [*enumerate(args), *kwargs.items()]:
             if not is_primitive(value) and value.__class__ is not External:
                 return None
@@ -222,7 +221,7 @@ class Calls:
     def _again(self, key, func: Func, args: list, kwargs: dict) -> tuple:
         """What ``_remember`` keeps, computed at another revision. Raises Imprecise where nothing can be kept."""
         slot = self.symbol(func.path, func.name)
-        if slot is MISSING or not isinstance(slot[0], Func) or slot[0].chunk != func.chunk:
+        if slot is MISSING or not isinstance(slot[0], Func) or slot[0].key != func.key:
             raise Imprecise("the function is another one now")
         start = self.next_serial()
         value, raised = None, None
@@ -250,7 +249,7 @@ class Calls:
             self.depth = depth
 
     def _enter(self, func: Func, args: list, kwargs: dict) -> Any:
-        node = func.node(self.world.chunks)
+        node = func.node
         if func.path.startswith(BOUNDARY) or func.name in _LOADERS:
             return self.opaque_call(External(f"{func.path}:{func.name}"), [a for a in args if not isinstance(a[0], Class)], kwargs)
         names, generator = self.shape(node, func)
@@ -272,10 +271,7 @@ class Calls:
 
     def shape(self, node, func: Func) -> tuple[frozenset, bool]:
         """(names local to the function, whether it is a generator)."""
-        if func.index is None:
-            key: tuple = (func.chunk, node.lineno, node.col_offset)
-        else:
-            key = (func.chunk, func.index)
+        key = (func.chunk, node.lineno, node.col_offset)
         found = self.shapes.get(key)
         if found is None:
             if len(self.shapes) > 20_000:

@@ -58,6 +58,11 @@ class ClassSource:
         return None
 
 
+def _limit(cls: Class) -> Optional[tuple]:
+    """A class's body sees what its module has bound before it."""
+    return (f"class {cls.name}",) if cls.node is None else None
+
+
 class Classes:
     def class_source(self, cls: Class) -> ClassSource:
         """The class as this revision's file has it; evaluations that used an older body are found by their members."""
@@ -104,7 +109,7 @@ class Classes:
             return [cls], False
         order: list = [cls]
         complete = True
-        frame = cls.frame or Frame(cls.path, self.class_source(cls).chunk)
+        frame = cls.frame or Frame(cls.path, self.class_source(cls).chunk, limit=_limit(cls))
         self.depth += 1
         try:
             for base in self.class_source(cls).node.bases:
@@ -156,7 +161,7 @@ class Classes:
             self.in_progress.discard(key)
 
     def _run_members(self, cls: Class, name: str, found: list) -> Any:
-        frame = Frame(cls.path, self._member_chunk(cls, name), outer=cls.frame, owner=cls)
+        frame = Frame(cls.path, self._member_chunk(cls, name), outer=cls.frame, limit=_limit(cls), owner=cls)
         try:
             if isinstance(found[-1], ast.FunctionDef):
                 if any(last_word(d) == "setter" for d in found[-1].decorator_list):
@@ -522,7 +527,7 @@ class Classes:
                 self.call_function(hook, [(owner, None), (name, None), (value, origin)], {})
                 return True
             if name in names:
-                frame = Frame(each.path, self._member_chunk(each, name), outer=each.frame, owner=each)
+                frame = Frame(each.path, self._member_chunk(each, name), outer=each.frame, limit=_limit(each), owner=each)
                 setter = self.make_function(frame, self.class_source(each).setter(name))
                 setter.owner = each
                 self.call_function(setter, [(owner, None), (value, origin)], {})

@@ -250,7 +250,8 @@ def alike(a: Any, b: Any, pairs: dict) -> bool:
     if kind is Class:
         return a.node is None and b.node is None and (a.path, a.name) == (b.path, b.name)
     if kind is Func:
-        return a.frame is b.frame is None and (a.path, a.name, a.chunk, a.decorated) == (b.path, b.name, b.chunk, b.decorated)
+        return a.frame is b.frame is None and a.place == b.place and a.decorated == b.decorated and alike(
+            a.defaults, b.defaults, pairs)
     if pairs.get(id(a)) == id(b):
         return True
     pairs[id(a)] = id(b)

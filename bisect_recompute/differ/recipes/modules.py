@@ -75,13 +75,13 @@ class Modules:
 
     # Symbols
 
-    def symbol(self, path: str, name: str, limit: Optional[int] = None) -> Any:
-        """Slot of a top-level name after the module's statements before place ``limit`` (all), or MISSING."""
+    def symbol(self, path: str, name: str, limit: Optional[tuple] = None) -> Any:
+        """Slot of a top-level name after the module's statements before ``limit`` (all), see ``SourceFile.before``."""
         if (path, name) in self.partial:
             return self.partial[path, name]
         return self.memoised(("symbol", path, name, limit), lambda: self._symbol(path, name, limit))
 
-    def _symbol(self, path: str, name: str, limit: Optional[int]) -> Any:
+    def _symbol(self, path: str, name: str, limit: Optional[tuple]) -> Any:
         if limit is None:
             self.depend("name", path, name)
         else:
@@ -93,9 +93,7 @@ class Modules:
             return (Unknown(f"{path}: {file.broken}"), None, False)
         if name in ("__name__", "__file__"):
             return (module_name(path) if name == "__name__" else f"/{path}", None, False)
-        bindings = [
-            (place, b) for place, b in file.bindings.get(name, ()) if limit is None or (place, b.index) < limit
-        ]
+        bindings = file.before(name, limit)
         if not bindings:
             return self._from_star(file, path, name, limit)
         key = (path, name)
@@ -103,11 +101,11 @@ class Modules:
             return (Unknown(f"{name} is defined in terms of itself"), None, False)
         self.in_progress.add(key)
         try:
-            return self.isolated(lambda: self._bind(path, name, bindings))
+            return self.isolated(lambda: self._bind(file, path, name, bindings))
         finally:
             self.in_progress.discard(key)
 
-    def _bind(self, path: str, name: str, bindings: list) -> Any:
+    def _bind(self, file, path: str, name: str, bindings: list) -> Any:
         first = len(bindings) - 1
         while first > 0 and not self._replaces(bindings[first][1], name):
             first -= 1
@@ -120,7 +118,7 @@ class Modules:
                 slot = (self.decorate_class(slot[0], node, None), (path, chunk, node.lineno), False)
                 continue
             node = self.world.chunks.statement(chunk, binding.index)
-            frame = Frame(path, chunk, limit=(place, binding.index))
+            frame = Frame(path, chunk, limit=(chunk, file.nth(place), binding.index))
             if slot is not MISSING:
                 frame.locals[name] = slot
                 if binding.kind == "effect":
@@ -160,9 +158,8 @@ class Modules:
         return isinstance(node, ast.Assign) and any(isinstance(t, ast.Name) and t.id == name for t in node.targets)
 
     def _from_star(self, file, path: str, name: str, limit) -> Any:
-        stars = [b for place, b in file.bindings.get("*", ()) if limit is None or (place, b.index) < limit]
         outside = None
-        for binding in reversed(stars):
+        for _, binding in reversed(file.before("*", limit)):
             node = self.world.chunks.statement(binding.chunk, binding.index)
             if not isinstance(node, ast.ImportFrom):
                 continue

@@ -43,7 +43,7 @@ class Footprint:
     def arguments(self, args: list, kwargs: dict) -> tuple:
         found = []
         for name, (value, origin) in [*enumerate(args), *kwargs.items()]:
-            found.append((name, self.value((name,), value), None if isinstance(value, HEAP) else origin))
+            found.append((name, self.value((name,), value), None if isinstance(value, Obj) else origin))
         return tuple(found)
 
     def see(self, note: tuple) -> Any:
@@ -96,7 +96,9 @@ class Footprint:
         if isinstance(value, Class) and value.node is None:
             return ("class", value.path, value.name)
         if isinstance(value, Func) and value.frame is None:
-            return ("function", value.path, value.name, value.chunk)
+            if value.key is None:
+                raise _Undescribable
+            return ("function", value.key)
         if isinstance(value, Module):
             return ("module", value.path)
         raise _Undescribable
@@ -254,7 +256,9 @@ class Replays:
                 del self.replays[place]
 
     def is_replayable(self, func: Func, args: list, kwargs: dict) -> bool:
-        if self.recording is not None or self.shared or self.globals_changed or func.frame is not None or func.owner is not None:
+        if self.recording is not None or self.shared or self.globals_changed or func.key is None:
+            return False
+        if func.frame is not None or func.owner is not None:
             return False
         if self.hopeless.get((func.path, func.name), 0) >= _TRIES:
             return False
@@ -262,7 +266,7 @@ class Replays:
 
     def replayed(self, func: Func, args: list, kwargs: dict, evaluate: Callable) -> Any:
         """What ``evaluate()`` returns, with its effects."""
-        place = (func.path, func.name, func.chunk)
+        place = func.key
         footprint = Footprint()
         try:
             node = self.replays.get(place, {}).get(footprint.arguments(args, kwargs))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 import warnings
+from collections import Counter
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from typing import Optional
@@ -73,6 +74,31 @@ class SourceFile:
     member_lines: dict[tuple[str, str], int]
     broken: str | None = None
     """Why the file does not parse."""
+    _place_of: dict[tuple[str, int], int] = field(default_factory=dict)
+
+    def nth(self, place: int) -> int:
+        """How many chunks before the place are the same as the one there."""
+        return sum(identity == self.places[place][0] for identity, _ in self.places[:place])
+
+    def place_of(self, chunk: str, nth: int = 0) -> int | None:
+        """Place of a chunk, also where the file around it has changed; None where it is not in the file."""
+        if not self._place_of and self.places:
+            seen: Counter = Counter()
+            for place, (identity, _) in enumerate(self.places):
+                self._place_of[identity, seen[identity]] = place
+                seen[identity] += 1
+        return self._place_of.get((chunk, nth))
+
+    def before(self, name: str, limit: tuple | None) -> list[tuple[int, Binding]]:
+        """What binds a name before a statement (chunk, which of the equal chunks, index in it), a class ("class X",); None: ever."""
+        bindings = self.bindings.get(name, [])
+        if limit is None or not bindings:
+            return bindings
+        if len(limit) == 1:
+            places = [(p, b.index) for p, b in self.bindings.get(limit[0][6:], ()) if b.kind == "class"]
+        else:
+            places = [(place, limit[2]) for place in (self.place_of(*limit[:2]),) if place is not None]
+        return [(p, b) for p, b in bindings if (p, b.index) < places[-1]] if places else []
 
     def line(self, chunk: str, line: int) -> int:
         """Line of the file for line ``line`` of a chunk; 0 where the chunk is not in this version of the file.
@@ -84,10 +110,8 @@ class SourceFile:
             if self.members.get(owner, {}).get(name) != fingerprint:
                 return 0
             return self.member_lines[owner, name] + line - int(start)
-        for identity, start in self.places:
-            if identity == chunk:
-                return start + line - 1
-        return 0
+        place = self.place_of(chunk)
+        return 0 if place is None else self.places[place][1] + line - 1
 
     def fingerprint(self, name: str) -> str:
         """Changes whenever the meaning of the name in this file may change, imported modules aside."""
@@ -100,12 +124,11 @@ class SourceFile:
             return found[0][1].fingerprint
         return digest(",".join(b.fingerprint for _, b in found))
 
-    def fingerprint_before(self, name: str, limit: tuple[int, int]) -> str:
-        """``fingerprint`` of what the statements before a place (place, index in its chunk) make of the name."""
+    def fingerprint_before(self, name: str, limit: tuple) -> str:
+        """``fingerprint`` of what the statements before one (see ``before``) make of the name."""
         if self.broken:
             return f"broken:{self.blob}"
-        seen = [b for n in (name, "*") for place, b in self.bindings.get(n, ()) if (place, b.index) < limit]
-        return ",".join(b.fingerprint for b in seen)
+        return ",".join(b.fingerprint for n in (name, "*") for _, b in self.before(n, limit))
 
     def member(self, owner: str, name: str) -> str:
         return f"broken:{self.blob}" if self.broken else self.members.get(owner, {}).get(name, "")

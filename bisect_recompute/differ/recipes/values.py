@@ -104,24 +104,31 @@ class Module:
 
 
 class Func:
-    """A function of the repository; ``node`` may be dropped and parsed again for module-level ones."""
+    """A function of the repository. ``frame`` is None for those that are no closures."""
 
-    __slots__ = ("name", "path", "chunk", "index", "_node", "frame", "owner", "defaults", "decorated", "bound_class")
+    __slots__ = ("name", "path", "chunk", "node", "frame", "owner", "defaults", "decorated", "place", "key")
 
-    def __init__(self, name, path, chunk, index, node, frame, owner=None, defaults=None):
+    def __init__(self, name, path, chunk, node, frame, defaults=((), ())):
         self.name = name
         self.path = path
         self.chunk = chunk
-        self.index = index
-        self._node = node
+        self.node = node
         self.frame = frame
-        self.owner = owner
+        self.owner = None
         self.defaults = defaults
+        self.place = (path, name, chunk, node.lineno, node.col_offset)
+        """Where it is defined: equal for the same text, whatever the text around it."""
+        self.key = _key(self.place, defaults)
+        """Equal for functions that do the same, as far as the names of their module mean the same; None: not known."""
         self.decorated: str = ""
         """"", "property", "staticmethod" or "classmethod"."""
 
-    def node(self, chunks):
-        return self._node if self._node is not None else chunks.statement(self.chunk, self.index)
+
+def _key(place: tuple, defaults: tuple) -> Optional[tuple]:
+    given = [None if slot is None else slot[0] for part in defaults for slot in part]
+    if not all(is_primitive(v) or v.__class__ in (External, EnumMember) for v in given):
+        return None
+    return (*place, *((type(v).__name__, v if is_primitive(v) else describe(v)) for v in given))
 
 
 class Class:
@@ -209,7 +216,7 @@ def same(a: Any, b: Any) -> bool:
     if isinstance(a, Module) and isinstance(b, Module):
         return a.path == b.path
     if isinstance(a, Func) and isinstance(b, Func) and a.frame is None and b.frame is None:
-        return (a.path, a.name, a.chunk) == (b.path, b.name, b.chunk)
+        return a.key is not None and a.key == b.key
     if isinstance(a, Class) and isinstance(b, Class):
         return a.node is None and b.node is None and (a.path, a.name) == (b.path, b.name)
     return False
@@ -239,6 +246,8 @@ def describe(value: Any) -> str:
         return value.name
     if isinstance(value, (Func, Class)):
         return value.name
+    if isinstance(value, EnumMember):
+        return f"{value.cls.path}:{value.cls.name}.{value.name}"
     if isinstance(value, Unknown):
         return value.reason
     if isinstance(value, Obj):

@@ -13,7 +13,7 @@ ROOTS = ("src", "scripts/performance", "")
 """Directories that are on sys.path when recipes run."""
 
 Dependency = tuple
-"""("module", dotted) | ("name", path, name) | ("before", path, name, place) | ("member", path, class, member) | ("argument", path, name) | ("file", path)"""
+"""("module", dotted) | ("name", path, name) | ("before", path, name, statement) | ("member", path, class, member) | ("argument", path, name) | ("file", path)"""
 
 
 class World:
