@@ -54,13 +54,16 @@ def test_a_file_that_holds_no_cases_says_so(tmp_path, text, says):
 def test_peaks_of_measured_runs(tmp_path):
     """Largest error allowed in percent; what has few separate allocations comes out to within kilobytes."""
     allowed = {
-        "gpt/gpt3_7b_tp4_pp1_memory_speed": 0.02,
-        "gpt/gpt3_mcore_reruns_resume_check_grads": 0.02,
+        "gpt/gpt3_7b_tp4_pp1_memory_speed": 0.005,
+        "gpt/gpt3_mcore_reruns_resume_check_grads": 0.005,
         "gpt/gpt3_mcore_te_tp1_pp1_dist_optimizer_fim_dataset": 0.001,
-        "gpt/gpt3_mcore_te_tp1_pp4_vp1_resume_torch_decoupled_lr": 0.01,
-        "gpt/gpt3_mcore_tp1_pp1_resume_torch_dist_dist_optimizer_overlap_grad_reduce_param_gather": 0.05,
-        "bert/bert_mcore_tp1_pp2": 0.1,
-        "t5/t5_11b_mcore_tp4_pp1": 0.1,
+        "gpt/gpt3_mcore_tp1_pp1_resume_torch_dist_dist_optimizer_overlap_grad_reduce_param_gather": 0.001,
+        "gpt/gpt3_mcore_te_tp2_pp2_cross_entropy_loss_fusion": 0.6,
+        "gpt/gpt3_mcore_te_tp2_pp2_cp2": 0.1,
+        "bert/bert_mcore_tp1_pp2": 0.05,
+        "t5/t5_11b_mcore_tp4_pp1": 0.05,
+        "moe/gpt3_mcore_te_tp2_pp1_resume_torch_dist_te_8experts2parallel_dist_optimizer": 0.15,
+        "hybrid/hybrid_mr_mcore_te_tp1_pp4_cp1_dgx_a100_1N8G": 0.05,
     }
     options = [word for name in allowed for word in ("--case", name)]
     revision = json.loads(CASES.read_text())["revision"]

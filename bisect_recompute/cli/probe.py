@@ -77,6 +77,13 @@ def show(result: ProbeResult, recipe) -> None:
             f", {fits} the {amount(memory.capacity_bytes, 'bytes')} of one{gpu}",
         )
     )
+    idle = memory.reserved_at_peak_bytes - memory.peak_bytes
+    console.print(
+        Text(
+            f"reserved    {amount(memory.reserved_bytes, 'bytes')}; {amount(idle, 'bytes')} of what was reserved lay idle at the "
+            "peak (fragmentation)",
+        )
+    )
     if result.throughput:
         console.print(
             Text(

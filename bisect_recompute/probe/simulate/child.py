@@ -190,8 +190,8 @@ def _throughput(recipe: Recipe, busiest) -> Throughput:
 def _notes(recipe: Recipe, peak_bytes: int) -> tuple[str, ...]:
     gpu = GPUS[recipe.hardware.gpu]
     notes = [
-        "Memory: simulated tensors of the training step, rounded to the allocator's 512 bytes; NCCL buffers, the CUDA "
-        "context and fragmentation are not counted.",
+        "Memory: simulated tensors of the training step, replayed through a model of PyTorch's caching allocator; NCCL "
+        "buffers and the CUDA context are not counted.",
         f"Throughput is a model: FLOPs of the matrix products and attention over the dense peak of {gpu.name}.",
     ]
     if peak_bytes > gpu.memory_bytes:
