@@ -10,10 +10,10 @@ import functools
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_map
 
-from bisect_recompute.probe.simulate import flops
+from bisect_recompute.probe.simulate import collectives, flops
 from bisect_recompute.probe.simulate.memory import MemoryTracker
+from bisect_recompute.probe.simulate.reads import Reads
 from bisect_recompute.probe.simulate.values import Values, written_operands
 
 aten = torch.ops.aten
@@ -42,13 +42,13 @@ class SimulatedGpu(TorchDispatchMode):
         self.recomputed_flops = 0.0
         self.counting = True
         self.attention_backend = "unfused"
-        self.overflowing = False
-        self.overflow_flag: int | None = None
         self._workspace = HOPPER_WORKSPACE if compute_capability[0] == 9 else OLDER_WORKSPACE
         self._handles: set[bool] = set()
         self._operators: dict = {}
         self.values = Values()
-        tracker.on_free = self.values.forget
+        tracker.on_free = self.values.forget_storage
+        self.reads = Reads(self.values, tracker)
+        self._answers = ANSWERS | self.reads.answers()
 
     @classmethod
     def _should_skip_dynamo(cls):
@@ -57,22 +57,19 @@ class SimulatedGpu(TorchDispatchMode):
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         kwargs = kwargs or {}
         answer, may_allocate, count, writes = self._operators.get(id(func)) or self._describe(func)
-        if answer is _collective:
-            self.values.collective(func._schema.name.rpartition("::")[2], args)
-            return _collective(func, args)
+        if answer is collectives.run:
+            collectives.follow(self.values, func, args)
+            return answer(func, args)
         if kwargs.get("device") is not None and kwargs["device"].type == "cuda":
             kwargs["device"] = META
         outer, self.in_kernel = self.in_kernel, True
         try:
-            try:
-                out = answer(func, *args, **kwargs) if answer is not None else func(*args, **kwargs)
-            except NotImplementedError:
-                out = self._shaped_by_values(func, args, kwargs)
-            if writes is not None:
-                written = [args[i] if i < len(args) else kwargs.get(name) for i, name in writes]
-                self.values.follow(func, written, args, kwargs, out)
-                if written and self.tracker.fused:
-                    self.tracker.written_in_fused(written[0], func in SCATTERED)
+            out = answer(func, *args, **kwargs) if answer is not None else func(*args, **kwargs)
+            self.values.follow(func, args, kwargs, out)
+            if writes and self.tracker.fused:
+                first = writes[0]
+                written = args[first] if first < len(args) else kwargs[func._schema.arguments[first].name]
+                self.tracker.written_in_fused(written, func in SCATTERED)
         finally:
             self.in_kernel = outer
         if may_allocate:
@@ -83,23 +80,14 @@ class SimulatedGpu(TorchDispatchMode):
         return out
 
     def _describe(self, func):
-        """(what answers instead of PyTorch, whether a result can be new memory, its FLOPs, which operands it writes to);
-        operators are singletons."""
-        answer = _collective if func.namespace == "c10d" else ANSWERS.get(func)
+        """(what answers instead of PyTorch, whether a result can be new memory, its FLOPs, positions of the operands that
+        it writes to); operators are singletons."""
+        answer = collectives.run if func.namespace == "c10d" else self._answers.get(func)
         may_allocate = any(ret.alias_info is None for ret in func._schema.returns) or "resize" in func.__name__
-        self._operators[id(func)] = described = (answer, may_allocate, flops.OPERATORS.get(func),
-                                                        written_operands(func))
+        self._operators[id(func)] = described = (
+            answer, may_allocate, flops.OPERATORS.get(func), written_operands(func)
+        )
         return described
-
-    def _shaped_by_values(self, func, args, kwargs):
-        """The result's shape depends on numbers: on known ones the operator runs for real. Raises NotImplementedError."""
-        call = self.values.operands(args, kwargs)
-        if call is None:
-            raise NotImplementedError(f"{func} on the simulated GPU: its result depends on numbers that are not known")
-        real = func(*call[0], **call[1])
-        out = tree_map(lambda value: value.to(META) if isinstance(value, torch.Tensor) else value, real)
-        self.values.note(out, real)
-        return out
 
     def _see(self, out):
         if isinstance(out, torch.Tensor):
@@ -127,90 +115,7 @@ def _any_meta(args) -> bool:
     return any(isinstance(a, torch.Tensor) and _real_is_meta(a) for a in args)
 
 
-# --- operators whose result depends on data, or that CUDA computes by another route than meta ---------------------------
-
-
-def _item(func, tensor):
-    """A number is read from the GPU. One that is not known and has a fraction (a loss, a norm) is answered by 0."""
-    known = _known(tensor)
-    if known is not None:
-        return func(known)
-    gpu = SimulatedGpu.current
-    if gpu.overflowing and tensor.untyped_storage()._cdata == gpu.overflow_flag:
-        return 1.0
-    _refuse_integers(tensor)
-    return False if tensor.dtype == torch.bool else 0.0
-
-
-def _refuse_integers(tensor):
-    if not (tensor.dtype.is_floating_point or tensor.dtype == torch.bool):
-        name = str(tensor.dtype).removeprefix("torch.")
-        raise NotImplementedError(f"{name} numbers are read from the simulated GPU that are not known")
-
-
-def _known(tensor):
-    return SimulatedGpu.current.values.of(tensor)
-
-
-def _check_gradients(func, gradients, found_inf, inv_scale):
-    """Loss scaling looks here for gradients that overflowed, and reads ``found_inf`` later."""
-    SimulatedGpu.current.overflow_flag = found_inf.untyped_storage()._cdata
-
-
-def _to_copy(func, tensor, **kwargs):
-    device = kwargs.get("device")
-    if device is not None and device.type == "cpu" and _real_is_meta(tensor):
-        known = _known(tensor)
-        if known is None:
-            _refuse_integers(tensor)
-            return torch.zeros(tensor.shape, dtype=kwargs.get("dtype") or tensor.dtype)
-        return func(known, **kwargs)
-    return func(tensor, **kwargs)
-
-
-def _copy_(func, destination, source, non_blocking=False):
-    if _real_is_meta(source) and not _real_is_meta(destination):
-        known = _known(source)
-        if known is None:
-            _refuse_integers(source)
-        return destination if known is None else func(destination, known)
-    return func(destination, source, non_blocking)
-
-
-def _equal(func, a, b):
-    a, b = _known(a), _known(b)
-    return True if a is None or b is None else func(a, b)
-
-
-def _masked_select(func, tensor, mask):
-    return torch.empty(_count(mask.expand(tensor.shape)), dtype=tensor.dtype, device=META)
-
-
-def _count(mask) -> int:
-    known = _known(mask)
-    if known is None:
-        raise NotImplementedError("elements are chosen on the simulated GPU by a mask that is not known")
-    return int(known.sum())
-
-
-def _index(func, tensor, indices):
-    """A bool mask stands for the indices of its true elements."""
-    places = []
-    for index in indices:
-        if index is None or not _real_is_meta(index) or index.dtype not in (torch.bool, torch.uint8):
-            places.append(index)
-        else:
-            count = _count(index)
-            places += [torch.empty(count, dtype=torch.int64, device=META) for _ in range(index.dim())]
-    return func(tensor, places)
-
-
-def _repeat_interleave(func, repeats, output_size=None):
-    known = _known(repeats)
-    if output_size is None and known is None:
-        raise NotImplementedError("repeat_interleave on the simulated GPU by counts that are not known")
-    return torch.empty(int(known.sum()) if output_size is None else output_size, dtype=torch.int64, device=META)
-
+# --- operators that CUDA computes by another route than meta ---------------------------
 
 
 def _in_place(func, tensor, *args, **kwargs):
@@ -262,24 +167,7 @@ ANSWERS = {
     aten.cat.default: _cat,
     aten.normal_.default: _in_place,
     aten.uniform_.default: _in_place,
-    aten._local_scalar_dense.default: _item,
-    aten._to_copy.default: _to_copy,
-    aten.copy_.default: _copy_,
-    aten.equal.default: _equal,
-    aten.masked_select.default: _masked_select,
-    aten.index.Tensor: _index,
-    aten.repeat_interleave.Tensor: _repeat_interleave,
-    aten._amp_foreach_non_finite_check_and_unscale_.default: _check_gradients,
 }
-
-
-def _collective(func, args):
-    """Collectives move bytes between buffers that the caller has allocated; nothing is allocated here."""
-    work = torch._C._distributed_c10d.FakeWork().boxed()
-    returns = len(func._schema.returns)
-    if returns == 0:
-        return None
-    return work if returns == 1 else (args[0], work)
 
 
 # --- tensors that call themselves CUDA tensors -----------------------------------------------------------------------

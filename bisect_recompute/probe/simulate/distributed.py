@@ -22,7 +22,9 @@ def connect(rank: int, world_size: int):
         return real_new_group(*args, backend="fake", **kwargs)
 
     dist.new_group = new_group
-    dist.all_reduce = _telling_reduction(dist.all_reduce)
+    for name, position in (("all_reduce", 1), ("reduce_scatter_tensor", 2), ("_reduce_scatter_base", 2)):
+        if hasattr(dist, name):
+            setattr(dist, name, _telling_reduction(getattr(dist, name), position))
     share_batches()
 
 
@@ -30,12 +32,14 @@ def _all_gather_object(object_list, obj, group=None):
     object_list[:] = [obj] * len(object_list)
 
 
-def _telling_reduction(all_reduce):
-    def told(tensor, op=dist.ReduceOp.SUM, *args, **kwargs):
+def _telling_reduction(collective, position: int):
+    """``position``: of the reduction among the arguments."""
+
+    def told(*args, **kwargs):
         values = SimulatedGpu.current.values
-        values.reduction = op
+        values.reduction = args[position] if len(args) > position else kwargs.get("op", dist.ReduceOp.SUM)
         try:
-            return all_reduce(tensor, op, *args, **kwargs)
+            return collective(*args, **kwargs)
         finally:
             values.reduction = dist.ReduceOp.SUM
 

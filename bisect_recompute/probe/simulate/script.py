@@ -199,7 +199,7 @@ class _Run:
 
     def _train_step(self, real, *args, **kwargs):
         self.meter.enter("step")
-        self.meter.gpu.overflowing = self.iteration < self.overflows
+        self.meter.gpu.reads.overflowing = self.iteration < self.overflows
         result = real(*args, **kwargs)
         self.iteration += 1
         self.meter.end_iteration(last_follows=self.iteration == self.iterations - 1)
