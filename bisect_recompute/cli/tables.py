@@ -6,6 +6,7 @@ import re
 from typing import Iterable, Sequence
 
 from rich.console import Console
+from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
@@ -22,6 +23,21 @@ def console() -> Console:
 
 def plain(text: object) -> Text:
     return Text(_CONTROL.sub("\ufffd", str(text)), overflow="fold")
+
+
+def say(out: Console, text: object, indent: int = 0, style: str = "") -> None:
+    """A paragraph: folded with its indent on a terminal, one line into a file or a pipe."""
+    shown = plain(text)
+    shown.stylize(style)
+    if out.is_terminal:
+        out.print(Padding(shown, (0, 0, 0, indent)))
+    else:
+        out.print(Text(" " * indent) + shown, soft_wrap=True)
+
+
+def counted(names: Sequence[str], one: str = "recipe") -> str:
+    """The name of one, the number of several."""
+    return names[0] if len(names) == 1 else f"{len(names)} {one}s"
 
 
 def table(header: Sequence[str], rows: Iterable[Sequence[object]]) -> Table:

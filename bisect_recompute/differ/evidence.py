@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Sequence
+from typing import Optional, Sequence
 
 from bisect_recompute.differ.recipes.cache import recipe_changes
 from bisect_recompute.differ.recipes.timeline import RecipeChanges, selected
 from bisect_recompute.differ.source.change import SettingChange, SourceChange
 from bisect_recompute.differ.source.compare import SourceDiffer
-from bisect_recompute.differ.source.submodule import Bump, bumps, submodule_changes
+from bisect_recompute.differ.source.submodule import Bump, bump, is_bump, submodule_changes, submodule_clone
 from bisect_recompute.history.commit import ChangedPath, Commit
 from bisect_recompute.history.repository import Repository
 
@@ -63,15 +63,25 @@ def _with_recipes(changes: CommitChanges, of_recipes: RecipeChanges) -> CommitCh
 
 
 def expand_submodules(
-    repository: Repository, commits: Sequence[Commit], submodule: Repository
+    repository: Repository, commits: Sequence[Commit], submodule: Optional[Repository] = None
 ) -> dict[str, list[tuple[Bump, list[CommitChanges]]]]:
-    """For every commit that moves a submodule: its bumps, each with the changes of the commits that it brings."""
-    differ = SourceDiffer(submodule.read_blob)
+    """For every commit that moves a submodule: its bumps, each with the changes of the commits that it brings.
+
+    ``submodule``: a clone of it. Default: the submodule's own, and nothing for one that was never initialised.
+    """
+    clones: dict[str, Optional[tuple[Repository, SourceDiffer]]] = {}
     out: dict[str, list[tuple[Bump, list[CommitChanges]]]] = {}
     for sha, paths in repository.changes_in(commits).items():
-        for bump in bumps(paths, submodule):
-            inner = submodule.changes_in(bump.brought)
-            out.setdefault(sha, []).append((bump, [_changes_of(c, inner[c.sha], differ) for c in bump.brought]))
+        for path in paths:
+            if path.path not in clones and is_bump(path):
+                clone = submodule or submodule_clone(repository, path.path)
+                clones[path.path] = (clone, SourceDiffer(clone.read_blob)) if clone is not None else None
+            found = clones.get(path.path) if is_bump(path) else None
+            if found is not None:
+                moved = bump(path, found[0])
+                inner = found[0].changes_in(moved.brought)
+                inside = [_changes_of(c, inner[c.sha], found[1]) for c in moved.brought]
+                out.setdefault(sha, []).append((moved, inside))
     return out
 
 

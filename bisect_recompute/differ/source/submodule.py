@@ -33,7 +33,7 @@ def submodule_changes(paths: Iterable[ChangedPath]) -> list[SourceChange]:
     """One change per submodule that the commit moves, adds or removes."""
     out = []
     for path in paths:
-        if (path.old_commit or path.new_commit) and not is_tested_or_documented(path.path):
+        if is_bump(path):
             if path.old_commit and path.new_commit:
                 detail = f"moves from {path.old_commit} to {path.new_commit}: its own commits decide what changes"
             else:
@@ -42,25 +42,28 @@ def submodule_changes(paths: Iterable[ChangedPath]) -> list[SourceChange]:
     return out
 
 
+def is_bump(path: ChangedPath) -> bool:
+    return bool(path.old_commit or path.new_commit) and not is_tested_or_documented(path.path)
+
+
 def submodule_clone(repository: Repository, path: str) -> Optional[Repository]:
-    """The submodule's own clone under the repository's git directory, where it was ever initialised."""
-    folder = Path(repository.common_dir) / "modules" / path
-    try:
-        return Repository(folder) if folder.is_dir() else None
-    except UsageError:
+    """The submodule's own clone, where it was ever initialised: its work tree's, or the one in the git directory."""
+    common = Path(repository.common_dir)
+    if ".." in path.split("/"):
         return None
+    for folder in (common.parent / path, common / "modules" / path):
+        try:
+            # Without a .git of its own a folder in the work tree is the outer repository's.
+            if (folder / ".git").exists() or (folder / "HEAD").is_file():
+                return Repository(folder)
+        except (UsageError, OSError):
+            continue
+    return None
 
 
-def bumps(paths: Iterable[ChangedPath], submodule: Repository) -> list[Bump]:
-    """The commits of ``submodule`` that each moved submodule brings and loses."""
-    return [
-        _bump(p.path, p.old_commit, p.new_commit, submodule)
-        for p in paths
-        if (p.old_commit or p.new_commit) and not is_tested_or_documented(p.path)
-    ]
-
-
-def _bump(path: str, old: Optional[str], new: Optional[str], submodule: Repository) -> Bump:
+def bump(changed: ChangedPath, submodule: Repository) -> Bump:
+    """The commits of ``submodule`` that the moved submodule brings and loses."""
+    path, old, new = changed.path, changed.old_commit, changed.new_commit
     if not old or not new:
         return Bump(path, old, new, problem="the submodule is new" if new else "the submodule is removed")
     for sha in (old, new):
