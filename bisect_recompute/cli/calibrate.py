@@ -18,7 +18,7 @@ from bisect_recompute.cli import options
 from bisect_recompute.errors import UsageError
 from bisect_recompute.history.repository import Repository
 from bisect_recompute.history.worktree import cache_dir
-from bisect_recompute.probe.calibration import Case, Comparison, compare, read_cases, spread
+from bisect_recompute.probe.calibration import Case, Comparison, failed, nearest, read_cases, spread
 from bisect_recompute.report.text import plain
 
 
@@ -57,8 +57,14 @@ def _compare_all(repository, sha: str, cases: list[Case], jobs: int, timeout: fl
     logs = cache_dir() / "logs"
 
     def one(case: Case) -> Comparison:
-        measurer = Measurer(repository, case.recipe(), case.case, timeout, simulator)
-        return compare(case, measurer.measure(sha, logs / f"{sha}-{os.getpid()}-{case.case.replace('/', '-')}.log"))
+        def measure(recipe):
+            log = logs / f"{sha}-{os.getpid()}-{case.case.replace('/', '-')}-{recipe.gpus}.log"
+            return Measurer(repository, recipe, case.case, timeout, simulator).measure(sha, log)
+
+        try:
+            return nearest(case, measure)
+        except UsageError as error:
+            return failed(case, str(error))
 
     from bisect_recompute.probe.simulate.client import Simulator
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import math
 import shlex
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Optional, Union
 
@@ -17,9 +18,12 @@ from bisect_recompute.probe.recipe import LaunchRecipe
 from bisect_recompute.probe.result import ProbeResult
 
 GPUS_PER_NODE = 8
-SCRIPTS = {"bert": "pretrain_bert.py", "t5": "pretrain_t5.py", "gpt": "pretrain_gpt.py", "hybrid": "pretrain_hybrid.py"}
-"""First word of a case's name -> its script, where the case does not state one and the arguments do not tell."""
-FAMILIES_BY_NAME = ("bert", "t5")
+MOST_GPUS = 4096
+SCRIPTS = {
+    "bert": "pretrain_bert.py", "t5": "pretrain_t5.py", "gpt": "", "moe": "", "mixtral": "", "hybrid": "", "mamba": "",
+    "nemotron": "", "multimodal-llava": "pretrain_vlm.py",
+}
+"""First word of a case's name -> its script, where the case states none; "": the arguments tell."""
 
 
 class Measured(BaseModel):
@@ -47,16 +51,19 @@ class Case(BaseModel):
     gpu: str = "h100"
     measured: Measured
 
-    def recipe(self) -> LaunchRecipe:
+    def recipe(self, world_size: int | None = None) -> LaunchRecipe:
         """Its last rank (world size - 1), which is the one that logs. Raises UsageError where the arguments are none."""
+        world_size = world_size or self.world_size
         family = self.case.partition("/")[0]
-        script = self.script or (SCRIPTS[family] if family in FAMILIES_BY_NAME else None)
+        script = SCRIPTS.get(family) if self.script is None else self.script
+        if script is None:
+            raise UsageError(f"{self.case}: which script trains a {family} is not known; state 'script'")
         words = [script] if script else []
         for option, value in self.megatron_args.items():
             words += _words(option, value)
         try:
             return LaunchRecipe(
-                name=self.case, megatron_args=shlex.join(words), world_size=self.world_size, ranks=[self.world_size - 1],
+                name=self.case, megatron_args=shlex.join(words), world_size=world_size, ranks=[world_size - 1],
                 hardware={"gpu": self.gpu},
             )
         except ValidationError as error:
@@ -83,6 +90,10 @@ class Case(BaseModel):
 
     def _size(self, option: str, default: int = 1) -> int:
         return int(self.megatron_args.get(f"--{option}") or default)
+
+
+SURE = 2.0
+"""Percent of allocated memory over the measured one that another number of GPUs may explain."""
 
 
 def _words(option: str, value) -> list[str]:
@@ -126,6 +137,33 @@ class Comparison:
     allocated_measured_bytes: int | None
     allocated_error_pct: float | None
     seconds: float
+
+
+def nearest(case: Case, measure: Callable[[LaunchRecipe], ProbeResult]) -> Comparison:
+    """Measures the case. Where it does not state its GPUs, which decide how optimizer state is sharded, their number is
+    inferred from what was allocated after a step: doubled from the fewest possible for as long as that comes nearer."""
+    world_size = case.world_size
+    best = compare(case, measure(case.recipe()))
+    if case.nodes_gpus or best.allocated_error_pct is None:
+        return best
+    inferred = world_size
+    while best.allocated_error_pct > SURE and world_size < MOST_GPUS:
+        world_size *= 2
+        other = compare(case, measure(case.recipe(world_size)))
+        if other.allocated_error_pct is None or abs(other.allocated_error_pct) >= abs(best.allocated_error_pct):
+            break
+        best, inferred = other, world_size
+    return replace(best, reason=f"the number of GPUs is not stated; {inferred} fit what was allocated")
+
+
+def failed(case: Case, reason: str) -> Comparison:
+    """A case whose arguments cannot be run."""
+    measured = case.measured
+    return Comparison(
+        case=case.case, status="failed", reason=reason, seconds=0.0, simulated_bytes=None,
+        measured_bytes=_whole(measured.peak_bytes), error_pct=None, allocated_simulated_bytes=None,
+        allocated_measured_bytes=_whole(measured.allocated_last_bytes), allocated_error_pct=None,
+    )
 
 
 def compare(case: Case, result: ProbeResult) -> Comparison:
