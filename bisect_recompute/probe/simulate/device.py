@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from bisect_recompute.probe.simulate import collectives, flops
@@ -19,6 +20,7 @@ from bisect_recompute.probe.simulate.values import Values, written_operands
 aten = torch.ops.aten
 CUDA = torch.device("cuda", 0)
 META = torch.device("meta")
+NO_DISPATCH = torch.Tensor.__torch_dispatch__
 
 # PyTorch's own workspace per (cuBLAS handle, stream) on compute capability 9: 4096 KiB x 8 (aten/src/ATen/cuda/
 # CublasHandlePool.cpp, default of CUBLAS_WORKSPACE_CONFIG); 8.125 MiB before. The autograd thread has its own handle.
@@ -55,6 +57,9 @@ class SimulatedGpu(TorchDispatchMode):
         return False  # nothing is traced here, and the guard would cost as much as the operator
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        if any(kind.__torch_dispatch__ != NO_DISPATCH for kind in types):
+            # Of DTensor and its like, the operators on the tensors that it holds come back here.
+            return self._fake(func, args, kwargs or {}) if FakeTensor in types else NotImplemented
         kwargs = kwargs or {}
         answer, may_allocate, count, writes = self._operators.get(id(func)) or self._describe(func)
         if answer is collectives.run:
@@ -78,6 +83,14 @@ class SimulatedGpu(TorchDispatchMode):
             self.add_flops(count(*args, **kwargs))
             self._use_cublas()
         return out
+
+    def _fake(self, func, args, kwargs):
+        """A fake tensor is no memory: with it, DTensor looks for the shape of a result."""
+        outer, self.in_kernel = self.in_kernel, True
+        try:
+            return func(*args, **kwargs)
+        finally:
+            self.in_kernel = outer
 
     def _describe(self, func):
         """(what answers instead of PyTorch, whether a result can be new memory, its FLOPs, positions of the operands that

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import sys
 
 import torch.distributed as dist
@@ -26,6 +27,7 @@ def connect(rank: int, world_size: int):
         if hasattr(dist, name):
             setattr(dist, name, _telling_reduction(getattr(dist, name), position))
     share_batches()
+    rely_on_own_rank()
 
 
 def _all_gather_object(object_list, obj, group=None):
@@ -59,3 +61,20 @@ def share_batches():
         return size, numel, sum(numel.values())
 
     data_module._build_key_size_numel_dictionaries = sizes
+
+
+def rely_on_own_rank():
+    """Megatron FSDP asks the other ranks for the sizes of their shards, which differ from rank to rank, to check them; and
+    takes over the random states of the first. A rank's own memory depends on neither."""
+    fsdp = "megatron.core.distributed.fsdp"
+    _skip(f"{fsdp}.src.megatron_fsdp.param_and_grad_buffer", "validate_uneven_dtensor")
+    _skip(f"{fsdp}.mcore_fsdp_adapter", "_load_rng_state_dict")
+
+
+def _skip(module_name: str, function: str):
+    try:
+        module = importlib.import_module(module_name)
+    except ImportError:  # a revision without it
+        return
+    if hasattr(module, function):
+        setattr(module, function, lambda *args, **kwargs: None)

@@ -150,10 +150,15 @@ def follow_modules(tracker: memory.MemoryTracker, chunks: list):
 def _mark_parameters(tracker: memory.MemoryTracker, chunks: list):
     for chunk in chunks:
         for parameter in chunk.parameters():
-            tracker.see(parameter.data).category = "parameters"
+            tracker.see(_held(parameter.data)).category = "parameters"
             gradient = getattr(parameter, "main_grad", None)
             if gradient is not None:
-                tracker.see(gradient).category = "gradients"
+                tracker.see(_held(gradient)).category = "gradients"
+
+
+def _held(tensor: torch.Tensor) -> torch.Tensor:
+    """This rank's part of a DTensor, which itself has no memory."""
+    return getattr(tensor, "_local_tensor", tensor)
 
 
 def _mark_optimizer_state(tracker: memory.MemoryTracker):

@@ -104,7 +104,7 @@ def _environment(launch: Launch) -> dict[str, str | None]:
     """What Megatron-LM insists on for some options, and its launch scripts therefore set; the command's own comes last."""
     variables: dict[str, str | None] = {}
     if launch.has("--deterministic-mode"):
-        variables["NVTE_ALLOW_NONDETERMINISTIC_ALGO"] = "0"
+        variables |= {"NVTE_ALLOW_NONDETERMINISTIC_ALGO": "0", "NCCL_ALGO": "Ring"}
     if launch.has("--fine-grained-activation-offloading"):
         variables["NVTE_CPU_OFFLOAD_V1"] = "1"
     if launch.has("--use-megatron-fsdp") or launch.has("--use-torch-fsdp2"):
