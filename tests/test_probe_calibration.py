@@ -60,6 +60,8 @@ def test_peaks_of_measured_runs(tmp_path):
         "gpt/gpt3_mcore_tp1_pp1_resume_torch_dist_dist_optimizer_overlap_grad_reduce_param_gather": 0.001,
         "gpt/gpt3_mcore_te_tp2_pp2_cross_entropy_loss_fusion": 0.6,
         "gpt/gpt3_mcore_te_tp2_pp2_cp2": 0.1,
+        "gpt/gpt3_mcore_te_tp2_zp_z3_resume_fsdp_dtensor": 0.2,
+        "moe/deepseek_proxy_fsdp_ep2_fsdp2_ep_overlap": 0.15,
         "bert/bert_mcore_tp1_pp2": 0.05,
         "t5/t5_11b_mcore_tp4_pp1": 0.05,
         "moe/gpt3_mcore_te_tp2_pp1_resume_torch_dist_te_8experts2parallel_dist_optimizer": 0.15,
@@ -74,4 +76,4 @@ def test_peaks_of_measured_runs(tmp_path):
     errors = {c["case"]: c["error_pct"] for c in document["cases"]}
     assert errors.keys() == allowed.keys()
     assert {name: error for name, error in errors.items() if error is None or abs(error) > allowed[name]} == {}
-    assert document["ran"] == len(allowed) and document["median_abs_error_pct"] < 0.05
+    assert document["ran"] == len(allowed) and document["median_abs_error_pct"] < 0.06

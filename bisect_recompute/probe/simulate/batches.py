@@ -7,6 +7,8 @@ from types import ModuleType
 
 import torch
 
+from bisect_recompute.probe.simulate.device import SimulatedGpu
+
 
 def replace_loaders(training: ModuleType, global_vars: ModuleType):
     """In ``megatron.training.training``; the loop that wraps them for pipeline stages and reruns stays the commit's."""
@@ -21,6 +23,23 @@ def replace_loaders(training: ModuleType, global_vars: ModuleType):
         return batches(args), [None] if several else None, None
 
     training.build_train_valid_test_data_loaders = build_train_valid_test_data_loaders
+
+
+def share_loss_mask(module: ModuleType):
+    """In the module that has ``get_batch_on_this_tp_rank``: the first rank of a tensor parallel group sends what it read,
+    and the others know that they receive ones too."""
+    real = getattr(module, "get_batch_on_this_tp_rank", None)
+    if real is None:
+        return
+
+    def get_batch_on_this_tp_rank(*args, **kwargs):
+        batch = real(*args, **kwargs)
+        mask, values = batch.get("loss_mask"), SimulatedGpu.current.values
+        if mask is not None and not values.known(mask):
+            values.assign(mask, torch.ones(mask.shape, dtype=mask.dtype))
+        return batch
+
+    module.get_batch_on_this_tp_rank = get_batch_on_this_tp_rank
 
 
 def batches(args) -> Iterator[dict[str, torch.Tensor]]:

@@ -107,6 +107,15 @@ def _uneven_part(input_splits: tuple, output_splits: tuple, rank: int):
     return part
 
 
+def _broadcast(values, tensors, group, root_rank, *rest):
+    """What the sender holds and this rank does not: the batches are zeros without packed sequences, of which Megatron-LM
+    tells the number so, one integer ahead of them."""
+    for tensor in tensors:
+        counts = tensor.numel() == 1 and not tensor.dtype.is_floating_point
+        if counts and _group(group)[0] != root_rank and not values.known(tensor):
+            values.assign(tensor, torch.zeros(tensor.shape, dtype=tensor.dtype))
+
+
 def _unchanged(values, *args):
     pass
 
@@ -117,7 +126,7 @@ _ANSWERS = {
     c10d.allgather_.default: _all_gather,
     c10d._reduce_scatter_base_.default: _reduce_scatter_base,
     c10d.alltoall_base_.default: _all_to_all_base,
-    c10d.broadcast_.default: _unchanged,
+    c10d.broadcast_.default: _broadcast,
     c10d.send.default: _unchanged,
     c10d.barrier.default: _unchanged,
 }

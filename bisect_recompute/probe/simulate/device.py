@@ -9,7 +9,6 @@ from __future__ import annotations
 import functools
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from bisect_recompute.probe.simulate import collectives, flops
@@ -20,6 +19,7 @@ from bisect_recompute.probe.simulate.values import Values, written_operands
 aten = torch.ops.aten
 CUDA = torch.device("cuda", 0)
 META = torch.device("meta")
+FAKE = torch._C._TorchDispatchModeKey.FAKE
 NO_DISPATCH = torch.Tensor.__torch_dispatch__
 
 # PyTorch's own workspace per (cuBLAS handle, stream) on compute capability 9: 4096 KiB x 8 (aten/src/ATen/cuda/
@@ -57,10 +57,11 @@ class SimulatedGpu(TorchDispatchMode):
         return False  # nothing is traced here, and the guard would cost as much as the operator
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        if any(kind.__torch_dispatch__ != NO_DISPATCH for kind in types):
-            # Of DTensor and its like, the operators on the tensors that it holds come back here.
-            return self._fake(func, args, kwargs or {}) if FakeTensor in types else NotImplemented
         kwargs = kwargs or {}
+        if torch._C._get_dispatch_mode(FAKE) is not None:
+            return self._fake(func, args, kwargs)
+        if any(kind.__torch_dispatch__ != NO_DISPATCH for kind in types):
+            return NotImplemented  # of DTensor and its like, the operators on the tensors that it holds come back here
         answer, may_allocate, count, writes = self._operators.get(id(func)) or self._describe(func)
         if answer is collectives.run:
             collectives.follow(self.values, func, args)
@@ -85,7 +86,7 @@ class SimulatedGpu(TorchDispatchMode):
         return out
 
     def _fake(self, func, args, kwargs):
-        """A fake tensor is no memory: with it, DTensor looks for the shape of a result."""
+        """PyTorch looks for the shape of a result, as DTensor does: fake tensors are no memory."""
         outer, self.in_kernel = self.in_kernel, True
         try:
             return func(*args, **kwargs)

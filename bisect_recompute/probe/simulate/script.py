@@ -149,6 +149,8 @@ class _Run:
         importlib.import_module("megatron.core.timers").Timers.log = lambda *args, **kwargs: None
         vocabulary.replace_tokenizer(state)
         batches.replace_loaders(training, state)
+        for place in ("megatron.training.utils", "megatron.core.utils"):
+            batches.share_loss_mask(importlib.import_module(place))
         self._wrap(training, "setup_model_and_optimizer", self._setup)
         self._wrap(training, "get_megatron_optimizer", self._optimizer)
         self._wrap(training, "train_step", self._train_step)
