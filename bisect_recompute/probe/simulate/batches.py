@@ -26,8 +26,8 @@ def replace_loaders(training: ModuleType, global_vars: ModuleType):
 
 
 def share_loss_mask(module: ModuleType):
-    """In the module that has ``get_batch_on_this_tp_rank``: the first rank of a tensor parallel group sends what it read,
-    and the others know that they receive ones too."""
+    """In the module that has ``get_batch_on_this_tp_rank``: what the first rank of a tensor parallel group sends are
+    ones, and those that receive know it."""
     real = getattr(module, "get_batch_on_this_tp_rank", None)
     if real is None:
         return

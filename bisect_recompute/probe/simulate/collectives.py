@@ -108,8 +108,8 @@ def _uneven_part(input_splits: tuple, output_splits: tuple, rank: int):
 
 
 def _broadcast(values, tensors, group, root_rank, *rest):
-    """What the sender holds and this rank does not: the batches are zeros without packed sequences, of which Megatron-LM
-    tells the number so, one integer ahead of them."""
+    """What the sender holds and this rank does not: no sequence of a batch is packed, and Megatron-LM sends the number
+    of packed ones ahead, a single integer."""
     for tensor in tensors:
         counts = tensor.numel() == 1 and not tensor.dtype.is_floating_point
         if counts and _group(group)[0] != root_rank and not values.known(tensor):
