@@ -33,10 +33,10 @@ class Measurer:
         """Lets the simulator load what it needs beside other work."""
         self._simulator.warm_up("h100" if isinstance(self._recipe, RecipeFunction) else self._recipe.hardware.gpu)
 
-    def measure(self, sha: str, log: Path) -> ProbeResult:
+    def measure(self, sha: str, log: Path, snapshot: Path | None = None) -> ProbeResult:
         with self._worktrees.checkout(sha) as tree:
             result = self._simulator.probe(
-                self._recipe, tree, sha, self._repository.tree(sha), log.absolute(), self._command(sha)
+                self._recipe, tree, sha, self._repository.tree(sha), log.absolute(), self._command(sha), snapshot
             )
         mask_file(log)
         return dataclasses.replace(result, reason=mask(result.reason), log=str(log))

@@ -13,6 +13,7 @@ from rich.text import Text
 
 from bisect_recompute.cli import options
 from bisect_recompute.cli.recipes import find_recipe
+from bisect_recompute.errors import UsageError
 from bisect_recompute.history.repository import Repository
 from bisect_recompute.history.worktree import cache_dir
 from bisect_recompute.probe.recipe import RecipeFunction
@@ -30,10 +31,12 @@ SHOWN = 8
 @options.recipe
 @options.probe_kind
 @options.timeout
+@click.option("--snapshot", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE",
+              help="Write the step as a PyTorch memory snapshot (a pickle for pytorch.org/memory_viz).")
 @options.as_json
 @options.quiet
 @click.pass_context
-def command(ctx, revision, repo, recipe_spec, probe_kind, timeout, as_json, quiet):
+def command(ctx, revision, repo, recipe_spec, probe_kind, timeout, snapshot, as_json, quiet):
     """Measures one commit (default HEAD): a simulated training step of its code.
 
     Exit code: 0 measured (out of memory is a measurement), 2 the call was wrong, 5 the commit cannot be probed.
@@ -42,6 +45,8 @@ def command(ctx, revision, repo, recipe_spec, probe_kind, timeout, as_json, quie
     from bisect_recompute.cli.measurer import Measurer
 
     options.only_simulate(probe_kind)
+    if snapshot and not snapshot.absolute().parent.is_dir():
+        raise UsageError(f"--snapshot: there is no directory {snapshot.absolute().parent}")
     repository = Repository(repo)
     commit = repository.commit(revision)
     recipe = find_recipe(recipe_spec, repository, commit.sha)
@@ -49,7 +54,7 @@ def command(ctx, revision, repo, recipe_spec, probe_kind, timeout, as_json, quie
         click.echo(f"{commit.sha[:10]} {plain(commit.subject, 100)}: recipe {plain(recipe.name, 60)}", err=True)
     log = cache_dir() / "logs" / f"{commit.sha}-{os.getpid()}.log"
     with interruptible(), Measurer(repository, recipe, recipe_spec, timeout) as measurer:
-        result = measurer.measure(commit.sha, log)
+        result = measurer.measure(commit.sha, log, snapshot)
     print(json.dumps(document(result), indent=2)) if as_json else show(result, recipe)
     ctx.exit(0 if result.status in ("ok", "oom") else 5)
 

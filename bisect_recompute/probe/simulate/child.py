@@ -92,10 +92,13 @@ def _measure(job: dict, on_stage) -> dict:
     ranks = script.ranks(recipe) if launched else recipe.parallel.ranks or _distinct_ranks(recipe)
     measure = script.measure if launched else one_rank.measure
     measurements = []
+    one_rank.Meter.snapshot = Path(job["snapshot"]) if job.get("snapshot") else None
     for rank in ranks[1:]:
         measurements.append(_in_fork(measure, recipe, rank, source_files))
     measurements.append(measure(recipe, ranks[0], source_files, on_stage))
     hottest = max(measurements, key=lambda m: m.peak_bytes)
+    if job.get("snapshot"):
+        _keep_snapshot(Path(job["snapshot"]), hottest.rank, ranks)
     return {
         "memory": _memory(recipe, measurements, hottest),
         "throughput": _throughput(recipe, max(measurements, key=lambda m: m.flops)),
@@ -103,6 +106,13 @@ def _measure(job: dict, on_stage) -> dict:
         "settings": hottest.settings,
         "notes": _notes(recipe, hottest.peak_bytes),
     }
+
+
+def _keep_snapshot(path: Path, hottest: int, ranks: list[int]):
+    for rank in ranks:
+        if rank != hottest:
+            one_rank.of_rank(path, rank).unlink()
+    one_rank.of_rank(path, hottest).replace(path)
 
 
 def _versions() -> dict[str, str]:

@@ -40,8 +40,9 @@ class Simulator:
         self._server(gpu)
 
     def probe(self, recipe: Recipe | RecipeFunction, tree: Path, revision: str, blobs: Mapping[str, str], log: Path,
-              command: str = "") -> ProbeResult:
+              command: str = "", snapshot: Path | None = None) -> ProbeResult:
         """Measures the commit checked out at ``tree``; ``blobs``: repository path -> blob id of that commit.
+        ``snapshot``: where the hottest rank's memory snapshot is written.
 
         Whatever the commit's code does is in the result. Raises UsageError when the simulator itself cannot start.
         """
@@ -53,6 +54,7 @@ class Simulator:
         job = {
             "recipe": data, "tree": str(tree.resolve()), "revision": revision, "blobs": dict(blobs), "log": str(log),
             "bytecode": str(self._bytecode), "timeout": self.timeout, "command": command,
+            "snapshot": str(snapshot.absolute()) if snapshot else None,
         }
         return _RESULT.validate_python(self._server(gpu).ask(job))
 

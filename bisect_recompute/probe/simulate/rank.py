@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 
 from bisect_recompute.probe.gpu import GPUS
 from bisect_recompute.probe.recipe import LaunchRecipe, Recipe
 from bisect_recompute.probe.result import LiveTensors
-from bisect_recompute.probe.simulate import memory, model, step
+from bisect_recompute.probe.simulate import memory, model, snapshot, step
 from bisect_recompute.probe.simulate.device import SimulatedGpu
 
 TENSOR_GROUPS = 200
@@ -36,6 +37,9 @@ class RankMeasurement:
 class Meter:
     """What one process counts while the commit's code runs under its ``gpu``."""
 
+    snapshot: Path | None = None
+    """Where each rank leaves its memory snapshot, with ``.RANK`` at the end; None: none is wanted."""
+
     def __init__(self, recipe: Recipe | LaunchRecipe, source_files, on_stage, whole_process: bool = False):
         """``whole_process``: peaks count from the start of the process, as ``torch.cuda.max_memory_allocated`` does; else
         an iteration's peak is its own."""
@@ -44,6 +48,7 @@ class Meter:
         self.gpu = SimulatedGpu(self.tracker, GPUS[recipe.hardware.gpu].compute_capability)
         self.gpu.counting = False
         self.on_stage = on_stage
+        self._capacity = GPUS[recipe.hardware.gpu].memory_bytes
         self._expandable_segments = recipe.expandable_segments
         self._built = 0
         self._ends: list[int] = []  # number of events when each iteration ended
@@ -75,6 +80,8 @@ class Meter:
             for start, end in zip(starts, self._ends)
         ]
         alive = self.tracker.alive_at(peaks[-1][1])
+        if self.snapshot is not None:
+            snapshot.write(of_rank(self.snapshot, rank), self.tracker.events, self._capacity)
         return RankMeasurement(
             rank=rank, peak_bytes=peaks[-1][0], iteration_peaks=tuple(peak for peak, _ in peaks),
             allocated_bytes=sum(self.tracker.alive_at(self._ends[-1] - 1).values()), reserved_bytes=reserved[self._ends[-1] - 1],
@@ -123,13 +130,23 @@ def _follow_backward(tracker: memory.MemoryTracker):
     torch.autograd.Variable._execution_engine = Engine()
 
 
+def bare(chunk: torch.nn.Module) -> torch.nn.Module:
+    """The model inside its wrappers (data parallel, precision)."""
+    while isinstance(getattr(chunk, "module", None), torch.nn.Module):
+        chunk = chunk.module
+    return chunk
+
+
+def of_rank(path: Path, rank: int) -> Path:
+    return path.with_name(f"{path.name}.{rank}")
+
+
 def follow_modules(tracker: memory.MemoryTracker, chunks: list):
     """Keeps the path of the module that runs. A module's forward inside backward is recomputation."""
     names = {}
     for index, chunk in enumerate(chunks):
         prefix = f"chunk{index}." if len(chunks) > 1 else ""
-        bare = chunk.module if hasattr(chunk, "module") else chunk
-        for name, module in bare.named_modules():
+        for name, module in bare(chunk).named_modules():
             names[module] = prefix + name
     phases = []
 

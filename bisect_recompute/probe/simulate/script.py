@@ -12,12 +12,10 @@ import os
 import runpy
 import sys
 
-import torch
-
 from bisect_recompute.probe.launch import Launch
 from bisect_recompute.probe.recipe import LaunchRecipe
 from bisect_recompute.probe.simulate import batches, distributed, vocabulary
-from bisect_recompute.probe.simulate.rank import Meter, RankMeasurement, follow_modules
+from bisect_recompute.probe.simulate.rank import Meter, RankMeasurement, bare, follow_modules
 
 FAMILIES = (
     ("--flextron", "pretrain_hybrid_flex.py"),
@@ -167,7 +165,7 @@ class _Run:
         chunks, optimizer, *rest = real(*args, **kwargs)
         follow_modules(self.meter.tracker, chunks)
         self.meter.built(chunks)
-        config = next((c for c in (getattr(_bare(chunk), "config", None) for chunk in chunks) if c is not None), None)
+        config = next((c for c in (getattr(bare(chunk), "config", None) for chunk in chunks) if c is not None), None)
         self.settings = plain_settings(config) if config is not None else {}
         return (chunks, optimizer, *rest)
 
@@ -208,9 +206,3 @@ class _Run:
         if self.iteration == self.iterations:
             raise Finished
         return result
-
-
-def _bare(module: torch.nn.Module):
-    while hasattr(module, "module") and not hasattr(module, "decoder"):
-        module = module.module
-    return module
