@@ -22,7 +22,7 @@ META = torch.device("meta")
 FAKE = torch._C._TorchDispatchModeKey.FAKE
 NO_DISPATCH = torch.Tensor.__torch_dispatch__
 
-# PyTorch's own workspace per (cuBLAS handle, stream) on compute capability 9: 4096 KiB x 8 (aten/src/ATen/cuda/
+# PyTorch's own workspace per (cuBLAS handle, stream) on compute capability 9 and 10: 4096 KiB x 8 (aten/src/ATen/cuda/
 # CublasHandlePool.cpp, default of CUBLAS_WORKSPACE_CONFIG); 8.125 MiB before. The autograd thread has its own handle.
 HOPPER_WORKSPACE = 32 * 2**20
 OLDER_WORKSPACE = 4096 * 1024 * 2 + 16 * 1024 * 8
@@ -44,7 +44,7 @@ class SimulatedGpu(TorchDispatchMode):
         self.recomputed_flops = 0.0
         self.counting = True
         self.attention_backend = "unfused"
-        self._workspace = HOPPER_WORKSPACE if compute_capability[0] == 9 else OLDER_WORKSPACE
+        self._workspace = HOPPER_WORKSPACE if compute_capability[0] in (9, 10) else OLDER_WORKSPACE
         self._handles: set[bool] = set()
         self._operators: dict = {}
         self.values = Values()

@@ -22,7 +22,8 @@ def connect(rank: int, world_size: int):
         # Revisions up to core 0.11 make a gloo group beside each one, whatever they are told.
         return real_new_group(*args, backend="fake", **kwargs)
 
-    dist.new_group = new_group
+    dist.new_group = dist.distributed_c10d.new_group = new_group
+    dist.is_backend_available = lambda backend: backend.lower() in ("nccl", "gloo", "fake")
     for name, position in (("all_reduce", 1), ("reduce_scatter_tensor", 2), ("_reduce_scatter_base", 2)):
         if hasattr(dist, name):
             setattr(dist, name, _telling_reduction(getattr(dist, name), position))

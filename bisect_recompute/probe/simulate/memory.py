@@ -79,15 +79,21 @@ class MemoryTracker:
         known = self._live.get(key)
         if known is not None:
             return known[1]
-        block = self._block(storage.nbytes(), tuple(tensor.shape), tensor.dtype)
+        return self._hold(storage, self._block(storage.nbytes(), tuple(tensor.shape), tensor.dtype))
+
+    def _hold(self, storage: torch.UntypedStorage, block: Block) -> Block:
         reference = _Reference(storage, self._forget)
-        reference.key = key
-        self._live[key] = (reference, block)
+        reference.key = storage._cdata
+        self._live[reference.key] = (reference, block)
         return block
 
     def block_of(self, tensor: torch.Tensor) -> Block | None:
         known = self._live.get(tensor.untyped_storage()._cdata)
         return known[1] if known else None
+
+    def leave_out(self, tensor: torch.Tensor):
+        """GPU memory that does not come from PyTorch's allocator."""
+        self._hold(tensor.untyped_storage(), self._block(0, tuple(tensor.shape), tensor.dtype))
 
     def reserve(self, nbytes: int, what: str):
         """Memory that the CUDA libraries hold through the caching allocator until the process ends."""

@@ -14,6 +14,7 @@ import torch
 
 from bisect_recompute.probe.simulate import flops
 from bisect_recompute.probe.simulate.device import SimulatedGpu
+from bisect_recompute.probe.simulate.user_buffers import CommOverlap, CommOverlapHelper, CommOverlapP2P  # noqa: F401
 
 
 def _enum(name: str, members: str) -> type:
@@ -75,18 +76,6 @@ class FP8TensorMeta:
     amax_history = None
 
 
-class CommOverlapHelper:
-    pass
-
-
-class CommOverlap:
-    pass
-
-
-class CommOverlapP2P:
-    pass
-
-
 TORCH_DTYPE = {
     DType.kByte: torch.uint8, DType.kInt32: torch.int32, DType.kFloat32: torch.float32, DType.kFloat16: torch.float16,
     DType.kBFloat16: torch.bfloat16,
@@ -126,7 +115,8 @@ def get_stream_priority_range():
 
 
 def device_supports_multicast(*args):
-    return False
+    """NVLink SHARP of Hopper and later."""
+    return torch.cuda.get_device_capability() >= (9, 0)
 
 
 def ubuf_built_with_mpi():
@@ -147,8 +137,6 @@ def generic_gemm(A, transa, B, transb, D, quantizer, output_dtype, bias, bias_dt
     """cuBLASLt's column-major product: D[..., m] = op(B)[..., k] x op(A)[m, k]; returns (D, bias gradient, GELU input,
     extra output)."""
     _quantized(quantizer)
-    if comm_overlap is not None:
-        raise NotImplementedError("tensor-parallel communication overlap (user buffers) is not simulated")
     m = A.shape[0] if transa else A.shape[-1]
     k = A.numel() // m
     n = B.numel() // k
@@ -163,6 +151,10 @@ def generic_gemm(A, transa, B, transb, D, quantizer, output_dtype, bias, bias_dt
     if gelu and not grad:
         gelu_in = _empty(D.shape, _dtype(bias_dtype, D.dtype))
     return D, bias_grad, gelu_in, extra_output
+
+
+def bulk_overlap_ag_with_external_gemm(*args):
+    """An all-gather within a user buffer."""
 
 
 def te_general_grouped_gemm(A, transa, B, transb, D, output_dtype, m_splits, bias, bias_dtype, single_output, gelu_in, grad,
