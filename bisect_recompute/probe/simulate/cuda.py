@@ -62,6 +62,13 @@ class Event:
         return 0.0
 
 
+class CUDAGraph:
+    """Its pool keeps what it captured; that is not described yet."""
+
+    def __init__(self, *args, **kwargs):
+        raise NotImplementedError("CUDA graphs are not simulated; set cuda_graph_impl to none")
+
+
 class _Here(contextlib.ContextDecorator):
     """A stream, device or range to work in; may be entered again."""
 
@@ -98,7 +105,8 @@ def install(gpu: Gpu):
         "ipc_collect": nothing, "get_device_properties": lambda device=None: properties,
         "get_device_capability": lambda device=None: gpu.compute_capability,
         "get_device_name": lambda device=None: properties.name, "is_bf16_supported": lambda *a, **k: True,
-        "Stream": Stream, "ExternalStream": Stream, "Event": Event, "stream": _Here, "device": _Here,
+        "Stream": Stream, "ExternalStream": Stream, "Event": Event, "CUDAGraph": CUDAGraph,
+        "graph_pool_handle": lambda: (0, 0), "stream": _Here, "device": _Here,
         "current_stream": lambda device=None: stream, "default_stream": lambda device=None: stream,
         "set_stream": nothing, "is_current_stream_capturing": lambda: False, "manual_seed": nothing,
         "manual_seed_all": nothing, "seed": nothing, "initial_seed": lambda: 0,
