@@ -12,7 +12,7 @@ import types
 
 import torch
 
-from bisect_recompute.probe.simulate import flops
+from bisect_recompute.probe.simulate import fused_attention
 from bisect_recompute.probe.simulate.device import SimulatedGpu
 from bisect_recompute.probe.simulate.user_buffers import CommOverlap, CommOverlapHelper, CommOverlapP2P  # noqa: F401
 
@@ -190,67 +190,7 @@ def rmsnorm_bwd(dz, x, rsigma, gamma, sm_margin, zero_centered_gamma):
     return torch.empty_like(x), torch.empty_like(gamma)
 
 
-# --- attention -------------------------------------------------------------------------------------------------------
-
-
-def _heads_and_lengths(layout, q, k):
-    """(batch, heads, queries, keys) of q [s, b, h, d] or [b, s, h, d]."""
-    name = NVTE_QKV_Layout(int(layout)).name
-    if "THD" in name or "T3HD" in name or "TH3D" in name:
-        raise NotImplementedError("packed sequences (thd) are not simulated")
-    seq_first = name.startswith("NVTE_S")
-    seq, batch = (0, 1) if seq_first else (1, 0)
-    return q.shape[batch], q.shape[-2], q.shape[seq], k.shape[seq]
-
-
-def fused_attn_fwd(max_seqlen_q, max_seqlen_kv, is_training, *rest):
-    """Returns [output, softmax statistics fp32 [b, h, sq, 1], rng_state int64 [2]]."""
-    q, k, v, layout, mask = _attention_arguments(rest)
-    batch, heads, queries, keys = _heads_and_lengths(layout, q, k)
-    out = _empty((*q.shape[:-1], v.shape[-1]), q.dtype)
-    causal = "CAUSAL" in NVTE_Mask_Type(int(mask)).name
-    SimulatedGpu.current.attention_backend = "fused (cuDNN)"
-    SimulatedGpu.current.add_flops(
-        flops.attention((batch, heads, queries, q.shape[-1]), v.shape[-1], keys, causal, backward=False)
-    )
-    if not is_training:
-        return [out, _empty((2,), torch.int64)]
-    return [out, _empty((batch, heads, queries, 1), torch.float32), _empty((2,), torch.int64)]
-
-
-def fused_attn_bwd(max_seqlen_q, max_seqlen_kv, *rest):
-    """Returns [dq, dk, dv, dbias]. The gradients share one buffer where q, k and v are slices of one."""
-    q, k, v, layout, mask = _attention_arguments(rest)
-    batch, heads, queries, keys = _heads_and_lengths(layout, q, k)
-    causal = "CAUSAL" in NVTE_Mask_Type(int(mask)).name
-    SimulatedGpu.current.add_flops(
-        flops.attention((batch, heads, queries, q.shape[-1]), v.shape[-1], keys, causal, backward=True)
-    )
-    return [*_gradients(layout, q, k, v), None, None]
-
-
-def _gradients(layout, q, k, v):
-    name = NVTE_QKV_Layout(int(layout)).name
-    if "3" in name:  # one buffer [..., 3, h, d] or [..., h, 3, d]
-        axis = -3 if name.endswith("3HD") else -2
-        shape = list(q.shape)
-        shape.insert(len(shape) + 1 + axis, 3)
-        packed = _empty(shape, q.dtype)
-        return packed.unbind(axis)
-    if "2" in name:
-        axis = -3 if name.endswith("2HD") else -2
-        shape = list(k.shape)
-        shape.insert(len(shape) + 1 + axis, 2)
-        return (torch.empty(q.shape, dtype=q.dtype, device="cuda"), *_empty(shape, k.dtype).unbind(axis))
-    return _empty(q.shape, q.dtype), _empty(k.shape, k.dtype), _empty(v.shape, v.dtype)
-
-
-def _attention_arguments(rest):
-    """Picks q, k, v, the layout and the mask type out of the positional arguments, whose number grew over releases."""
-    tensors = [a for a in rest if isinstance(a, torch.Tensor) and a.dim() >= 3]
-    layout = next(a for a in rest if isinstance(a, NVTE_QKV_Layout))
-    mask = next(a for a in rest if isinstance(a, NVTE_Mask_Type))
-    return tensors[0], tensors[1], tensors[2], layout, mask
+# --- rotary embedding and softmax -------------------------------------------------------------------------------------
 
 
 def fused_rope_forward(input, freqs, *rest):
@@ -340,7 +280,8 @@ class _Undescribed:
 def install(names: frozenset[str]):
     """Puts this module where Transformer Engine looks for its extension; ``names`` are those its Python code uses."""
     module = types.ModuleType("transformer_engine_torch")
-    public = {name: value for name, value in globals().items() if not name.startswith("_")}
+    contents = {**vars(fused_attention), **globals()}
+    public = {name: value for name, value in contents.items() if not name.startswith("_")}
     module.__dict__.update({name: _Undescribed(name) for name in names})
     module.__dict__.update(public)
     module.__getattr__ = lambda name: _Undescribed(name) if not name.startswith("__") else _missing(name)
