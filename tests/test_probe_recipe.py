@@ -19,7 +19,7 @@ def refused(text: str) -> str:
     return message
 
 
-@pytest.mark.parametrize("name", ["llama3-8b", "llama3-70b", "gpt3-175b", "tiny"])
+@pytest.mark.parametrize("name", ["llama3-8b", "llama3-70b", "gpt3-175b", "tiny", "mixtral-8x7b", "moonlight-16b", "deepseek-v3"])
 def test_shipped_recipes_load_and_keep_to_the_published_schema(name):
     assert load_recipe(name).name == name
     assert load_recipe(f"recipes/{name}.yaml") == load_recipe(name)
@@ -40,6 +40,9 @@ def test_shipped_recipes_load_and_keep_to_the_published_schema(name):
         ("num_layers: 4", "num_layers: -4", "greater than 0"),
         ("num_layers: 4", "num_layers: 4\n  num_layers: 8", "r.yaml line 5: malformed YAML: 'num_layers' is given twice"),
         ("num_layers: 4", "num_layers: 4\n  7: 1\n  7: 2", "r.yaml line 6: malformed YAML: '7' is given twice"),
+        ("num_layers: 4", "num_layers: 4\n  moe_router_topkk: 2", "did you mean 'moe_router_topk'?"),
+        ("num_layers: 4", "num_layers: 4\n  zzz: 2", "'bisect-recompute schema recipe' prints the known ones"),
+        ("data_parallel_size: 1", "data_parallel_size: 1\n  expert_model_parallel_size: 2", "= 2 does not divide"),
         ("num_layers: 4", "num_layers: 4.0", "valid integer, not 4.0"),
         ("data_parallel_size: 1", "data_parallel_size: 1\n  ranks: [true]", "parallel.ranks.0: Input should be a valid"),
         ("data_parallel_size: 1", "data_parallel_size: 1\n  ranks: [-1]", "parallel.ranks must lie in 0..0"),

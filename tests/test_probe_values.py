@@ -70,7 +70,7 @@ STEPS = {
     "gather": lambda t: t.gather(0, torch.arange(t.numel(), device=t.device)),
     "one hot": lambda t: torch.zeros((t.numel(), 4), dtype=t.dtype, device=t.device)
     .scatter(1, (t % 4).unsqueeze(1), 1).sum(dim=0),
-    "as bytes": lambda t: t.to(torch.int32).view(torch.uint8).to(torch.int64)[::4],
+    "as bytes": lambda t: t.to(torch.int32).clone(memory_format=torch.contiguous_format).view(torch.uint8).long()[::4],
 }
 
 

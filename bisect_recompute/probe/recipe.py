@@ -7,87 +7,45 @@ import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, Optional
+from typing import Literal, Optional, Union
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import Field, ValidationError, model_validator
 
 from bisect_recompute.errors import UsageError
 from bisect_recompute.probe.gpu import GPUS
 from bisect_recompute.probe.launch import Launch, read_launch
+from bisect_recompute.probe.model_settings import Group, ModelSettings
 
 
-class _Group(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=(), allow_inf_nan=False)
-
-    def stated(self) -> dict:
-        """The fields that the recipe states; the commit's own defaults stand for the others."""
-        return self.model_dump(exclude_unset=True)
-
-
-class ModelSettings(_Group):
-    """Shape, fusions and recompute settings; what is left out comes from the commit's own defaults."""
-
-    num_layers: int = Field(gt=0)
-    hidden_size: int = Field(gt=0)
-    num_attention_heads: int = Field(gt=0)
-    vocab_size: int = Field(gt=0, description="Vocabulary size before padding")
-    make_vocab_size_divisible_by: int = Field(128, gt=0)
-    num_query_groups: Optional[int] = Field(None, gt=0)
-    ffn_hidden_size: Optional[int] = Field(None, gt=0)
-    kv_channels: Optional[int] = Field(None, gt=0)
-    position_embedding_type: Literal["learned_absolute", "rope", "none"] = "learned_absolute"
-    rotary_base: int = 10000
-    rotary_percent: float = 1.0
-    share_embeddings_and_output_weights: bool = False
-    transformer_impl: Literal["transformer_engine", "local"] = "transformer_engine"
-    attention_backend: Optional[Literal["auto", "flash", "fused", "unfused", "local"]] = None
-    normalization: Optional[Literal["LayerNorm", "RMSNorm"]] = None
-    layernorm_epsilon: Optional[float] = None
-    layernorm_zero_centered_gamma: Optional[bool] = None
-    qk_layernorm: Optional[bool] = None
-    gated_linear_unit: Optional[bool] = None
-    activation_func: Optional[Literal["gelu", "silu", "relu", "squared_relu", "quick_gelu"]] = None
-    add_bias_linear: Optional[bool] = None
-    add_qkv_bias: Optional[bool] = None
-    hidden_dropout: Optional[float] = None
-    attention_dropout: Optional[float] = None
-    fp32_residual_connection: Optional[bool] = None
-    attention_softmax_in_fp32: Optional[bool] = None
-    apply_query_key_layer_scaling: Optional[bool] = None
-    bias_activation_fusion: Optional[bool] = None
-    bias_dropout_fusion: Optional[bool] = None
-    masked_softmax_fusion: Optional[bool] = None
-    apply_rope_fusion: Optional[bool] = None
-    persist_layer_norm: Optional[bool] = None
-    memory_efficient_layer_norm: Optional[bool] = None
-    gradient_accumulation_fusion: Optional[bool] = None
-    cross_entropy_loss_fusion: Optional[bool] = None
-    cross_entropy_fusion_impl: Optional[Literal["native", "te"]] = None
-    deterministic_mode: Optional[bool] = None
-    calculate_per_token_loss: Optional[bool] = None
-
-    recompute_granularity: Optional[Literal["selective", "full"]] = None
-    recompute_method: Optional[Literal["uniform", "block"]] = None
-    recompute_num_layers: Optional[int] = None
-    recompute_modules: Optional[list[str]] = None
-    distribute_saved_activations: Optional[bool] = None
-    cpu_offloading: Optional[bool] = None
-    cpu_offloading_num_layers: Optional[int] = None
-    cpu_offloading_activations: Optional[bool] = None
-    cpu_offloading_weights: Optional[bool] = None
-    cpu_offloading_double_buffering: Optional[bool] = None
-    fine_grained_activation_offloading: Optional[bool] = None
-    offload_modules: Optional[list[str]] = None
-
-
-class ParallelSettings(_Group):
+class ParallelSettings(Group):
     tensor_model_parallel_size: int = Field(1, gt=0)
     pipeline_model_parallel_size: int = Field(1, gt=0)
     virtual_pipeline_model_parallel_size: Optional[int] = Field(None, gt=0)
     context_parallel_size: int = Field(1, gt=0)
     data_parallel_size: int = Field(1, gt=0)
+    expert_model_parallel_size: int = Field(1, gt=0)
+    expert_tensor_parallel_size: Optional[int] = Field(
+        None, gt=0, description="Left out: as tensor_model_parallel_size"
+    )
     sequence_parallel: bool = False
+    num_layers_in_first_pipeline_stage: Optional[int] = Field(None, gt=0)
+    num_layers_in_last_pipeline_stage: Optional[int] = Field(None, gt=0)
+    account_for_embedding_in_pipeline_split: Optional[bool] = None
+    account_for_loss_in_pipeline_split: Optional[bool] = None
+    pipeline_model_parallel_layout: Optional[Union[str, list[list[str]]]] = Field(
+        None, description="Layers of each (virtual) pipeline stage, like 'Et*3|(tt|)*29,m|L'"
+    )
+    microbatch_group_size_per_vp_stage: Optional[int] = Field(None, gt=0)
+    cp_comm_type: Optional[Union[str, list[str]]] = None
+    hierarchical_context_parallel_sizes: Optional[list[int]] = None
+    tp_comm_overlap: Optional[bool] = None
+    overlap_p2p_comm: Optional[bool] = None
+    batch_p2p_comm: Optional[bool] = None
+    overlap_moe_expert_parallel_comm: Optional[bool] = None
+    delay_wgrad_compute: Optional[bool] = None
+    defer_embedding_wgrad_compute: Optional[bool] = None
+    wgrad_deferral_limit: Optional[int] = None
     ranks: Optional[list[int]] = Field(
         None, description="Global ranks to simulate; left out: the first rank of each distinct pipeline stage"
     )
@@ -102,13 +60,18 @@ class ParallelSettings(_Group):
         )
 
 
-class TrainingSettings(_Group):
+class TrainingSettings(Group):
     seq_length: int = Field(gt=0)
     micro_batch_size: int = Field(1, gt=0)
     global_batch_size: int = Field(gt=0)
     precision: Literal["bf16", "fp16", "fp32"] = "bf16"
     optimizer: Literal["adam", "sgd"] = "adam"
     use_distributed_optimizer: bool = True
+    use_precision_aware_optimizer: Optional[bool] = None
+    main_grads_dtype: Optional[Literal["fp32", "bf16"]] = None
+    main_params_dtype: Optional[Literal["fp32", "fp16"]] = None
+    exp_avg_dtype: Optional[Literal["fp32", "fp16", "bf16", "fp8"]] = None
+    exp_avg_sq_dtype: Optional[Literal["fp32", "fp16", "bf16", "fp8"]] = None
     overlap_grad_reduce: Optional[bool] = None
     overlap_param_gather: Optional[bool] = None
     grad_reduce_in_fp32: bool = Field(
@@ -119,7 +82,7 @@ class TrainingSettings(_Group):
     )
 
 
-class HardwareSettings(_Group):
+class HardwareSettings(Group):
     gpu: str = "h100"
     expandable_segments: bool = Field(False, description="PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True")
 
@@ -130,14 +93,14 @@ class HardwareSettings(_Group):
         return self
 
 
-class Thresholds(_Group):
+class Thresholds(Group):
     """Smallest change that counts as a shift, in percent of the good value."""
 
     memory: float = Field(1.0, ge=0)
     throughput: float = Field(5.0, ge=0)
 
 
-class Recipe(_Group):
+class Recipe(Group):
     """A probe recipe (``recipes/*.yaml``)."""
 
     name: str = Field("", description="Left out: the file's name")
@@ -159,6 +122,12 @@ class Recipe(_Group):
             )
         if p.ranks is not None and (not p.ranks or min(p.ranks) < 0 or max(p.ranks) >= p.world_size):
             raise ValueError(f"parallel.ranks must lie in 0..{p.world_size - 1}")
+        expert = p.expert_model_parallel_size * (p.expert_tensor_parallel_size or p.tensor_model_parallel_size)
+        if (p.world_size // p.pipeline_model_parallel_size) % expert:
+            raise ValueError(
+                f"expert_model_parallel_size x expert_tensor_parallel_size = {expert} does not divide "
+                f"tensor x context x data parallel size = {p.world_size // p.pipeline_model_parallel_size}"
+            )
         if p.sequence_parallel and t.seq_length % p.tensor_model_parallel_size:
             raise ValueError("training.seq_length is not a multiple of parallel.tensor_model_parallel_size")
         return self
@@ -176,7 +145,7 @@ class Recipe(_Group):
         return self.training.global_batch_size // (self.training.micro_batch_size * self.parallel.data_parallel_size)
 
 
-class LaunchRecipe(_Group):
+class LaunchRecipe(Group):
     """A recipe that is a Megatron-LM launch command: the commit's own training script reads its arguments."""
 
     name: str = Field("", description="Left out: the file's name")
@@ -235,6 +204,7 @@ class RecipeFunction:
 
 
 LARGEST = 2**20
+MOST_LISTED = 40
 
 
 def shipped_recipes() -> dict[str, Path]:
@@ -320,7 +290,7 @@ _Loader.add_implicit_resolver(
 )
 
 
-def _first_problem(error: ValidationError, kind: type[_Group]) -> str:
+def _first_problem(error: ValidationError, kind: type[Group]) -> str:
     # A misspelt field also leaves the right one missing: the misspelling is the fault to name.
     problem = min(error.errors(), key=lambda p: p["type"] != "extra_forbidden")
     location = [str(part) for part in problem["loc"]]
@@ -332,17 +302,19 @@ def _first_problem(error: ValidationError, kind: type[_Group]) -> str:
     return f"{'.'.join(location)}: {message}" if location else message
 
 
-def _unknown_field(location: list[str], kind: type[_Group]) -> str:
+def _unknown_field(location: list[str], kind: type[Group]) -> str:
     group = kind
     for part in location[:-1]:
         group = group.model_fields[part].annotation
     near = difflib.get_close_matches(location[-1], group.model_fields, n=1)
     groups = {name: f.annotation for name, f in kind.model_fields.items()}
-    owners = [n for n, g in groups.items() if isinstance(g, type) and issubclass(g, _Group) and location[-1] in g.model_fields]
+    owners = [n for n, g in groups.items() if isinstance(g, type) and issubclass(g, Group) and location[-1] in g.model_fields]
     if owners:
         hint = f"it belongs under '{owners[0]}:'"
     elif near:
         hint = f"did you mean '{near[0]}'?"
+    elif len(group.model_fields) > MOST_LISTED:
+        hint = "'bisect-recompute schema recipe' prints the known ones"
     else:
         hint = f"known are {', '.join(group.model_fields)}"
     return f"unknown field {_shown('.'.join(location))}; {hint}"

@@ -107,8 +107,8 @@ def measure(recipe: Recipe, rank: int, source_files, on_stage) -> RankMeasuremen
         optimizer = model.build_optimizer(recipe, chunks)
         step.connect(config, recipe, chunks, optimizer)
         meter.built(chunks)
-        step.train(recipe, config, chunks, optimizer, meter)
-    scale = recipe.num_microbatches / step.simulated_microbatches(recipe, step.ITERATIONS - 1)
+        step.train(recipe, config, chunks, optimizer, meter, rank)
+    scale = recipe.num_microbatches / step.simulated_microbatches(recipe, step.ITERATIONS - 1, rank)
     return meter.measurement(rank, scale, model.plain_settings(config))
 
 

@@ -7,30 +7,52 @@ import gc
 import torch
 
 from bisect_recompute.probe.recipe import Recipe
-from bisect_recompute.probe.simulate.model import accepted
+from bisect_recompute.probe.simulate.model import accepted, virtual_stages
 
 ITERATIONS = 2
 
 
-def simulated_microbatches(recipe: Recipe, iteration: int) -> int:
-    """The peak is reached once every pipeline stage holds its in-flight microbatches; later ones repeat it. The first
-    iteration, which only brings optimizer state into being, does with as few as show its own peak."""
-    stages = recipe.parallel.pipeline_model_parallel_size
-    enough = 2 * stages if stages > 1 else 1 + min(iteration, 1)
+def simulated_microbatches(recipe: Recipe, iteration: int, rank: int) -> int:
+    """The peak is reached once the rank's pipeline stage holds its in-flight microbatches (stages - stage of them with
+    1F1B) and goes back through one; later ones repeat it. The first iteration, which only brings optimizer state into
+    being, does with as few as show its own peak."""
+    p = recipe.parallel
+    stages = p.pipeline_model_parallel_size
+    if stages == 1:
+        enough = 1 + min(iteration, 1)
+    elif virtual_stages(recipe):
+        enough = 2 * stages
+    else:
+        stage = rank // (p.world_size // stages)
+        enough = stages - stage + 1
     return min(recipe.num_microbatches, enough)
 
 
-def make_batch(recipe: Recipe):
-    """What ``pretrain_gpt.py`` puts on the GPU per microbatch: [batch, sequence] tokens, labels and positions (int64),
-    loss mask (fp32) and, by default, an attention mask bool [batch, 1, sequence, sequence]."""
+def make_batch(recipe: Recipe, model):
+    """What ``pretrain_gpt.py`` puts on the GPU per microbatch: [batch, sequence] tokens, positions and labels (int64),
+    loss mask (fp32) and, by default, an attention mask bool [batch, 1, sequence, sequence]; of these the first pipeline
+    stage gets what it embeds, the last what it needs for the loss, those between nothing."""
     b, s = recipe.training.micro_batch_size, recipe.training.seq_length
     local = s // recipe.parallel.context_parallel_size
-    integers = [torch.zeros((b, local), dtype=torch.int64, device="cuda") for _ in range(3)]
-    loss_mask = torch.ones((b, local), dtype=torch.float32, device="cuda")
+    ahead = bool(getattr(model, "mtp_process", False))
+    embeds, loses = model.pre_process or ahead, model.post_process or ahead
+
+    def integers(wanted):
+        return torch.zeros((b, local), dtype=torch.int64, device="cuda") if wanted else None
+
+    tokens, positions, labels = integers(embeds), integers(embeds), integers(loses)
+    loss_mask = torch.ones((b, local), dtype=torch.float32, device="cuda") if loses else None
     mask = None
-    if recipe.training.create_attention_mask_in_dataloader:
+    if recipe.training.create_attention_mask_in_dataloader and (embeds or loses):
         mask = torch.zeros((b, 1, local, s), dtype=torch.bool, device="cuda")
-    return *integers, loss_mask, mask
+    return tokens, positions, labels, loss_mask, mask
+
+
+def bare(model):
+    """The model inside its wrappers."""
+    while hasattr(model, "module"):
+        model = model.module
+    return model
 
 
 def forward_step(recipe: Recipe):
@@ -43,8 +65,11 @@ def forward_step(recipe: Recipe):
         return loss, tokens, {"lm loss": reported}
 
     def step(data_iterator, model, *args):
-        tokens, labels, positions, loss_mask, attention_mask = make_batch(recipe)
-        output = model(tokens, positions, attention_mask, labels=labels)
+        inside = bare(model)
+        tokens, positions, labels, loss_mask, attention_mask = make_batch(recipe, inside)
+        # Since multi-token prediction came, the model takes the loss mask too.
+        more = accepted(type(inside).forward, loss_mask=loss_mask)
+        output = model(tokens, positions, attention_mask, labels=labels, **more)
         return output, lambda out: loss_function(loss_mask, out)
 
     return step
@@ -61,7 +86,7 @@ def connect(config, recipe: Recipe, chunks: list, optimizer):
         config.no_sync_func = no_sync if len(chunks) > 1 else no_sync[0]
 
 
-def train(recipe: Recipe, config, chunks: list, optimizer, meter):
+def train(recipe: Recipe, config, chunks: list, optimizer, meter, rank: int):
     """Runs the iterations; the ``meter`` hears what comes next and when one has ended."""
     from megatron.core.pipeline_parallel import get_forward_backward_func
 
@@ -85,7 +110,7 @@ def train(recipe: Recipe, config, chunks: list, optimizer, meter):
             chunk.zero_grad_buffer()
         optimizer.zero_grad()
         meter.enter("forward")
-        losses = schedule(num_microbatches=simulated_microbatches(recipe, iteration), **arguments)
+        losses = schedule(num_microbatches=simulated_microbatches(recipe, iteration, rank), **arguments)
         meter.enter("step")
         optimizer.step()
         del losses

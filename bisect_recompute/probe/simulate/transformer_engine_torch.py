@@ -12,7 +12,7 @@ import types
 
 import torch
 
-from bisect_recompute.probe.simulate import fused_attention
+from bisect_recompute.probe.simulate import fused_attention, transformer_engine_moe
 from bisect_recompute.probe.simulate.device import SimulatedGpu
 from bisect_recompute.probe.simulate.user_buffers import CommOverlap, CommOverlapHelper, CommOverlapP2P  # noqa: F401
 
@@ -146,6 +146,8 @@ def generic_gemm(A, transa, B, transb, D, quantizer, output_dtype, bias, bias_dt
         else:
             shape = (*B.shape[:-1], m)
         D = _empty(shape, _dtype(output_dtype, A.dtype))
+    else:
+        SimulatedGpu.current.values.forget(D)
     SimulatedGpu.current.add_flops(2.0 * m * n * k)
     bias_grad = _empty((B.shape[-1],), _dtype(bias_dtype, B.dtype)) if grad and bias is not None else None
     if gelu and not grad:
@@ -155,15 +157,6 @@ def generic_gemm(A, transa, B, transb, D, quantizer, output_dtype, bias, bias_dt
 
 def bulk_overlap_ag_with_external_gemm(*args):
     """An all-gather within a user buffer."""
-
-
-def te_general_grouped_gemm(A, transa, B, transb, D, output_dtype, m_splits, bias, bias_dtype, single_output, gelu_in, grad,
-                            workspace, workspace_size, accumulate, use_split_accumulator, math_sm_count):
-    """One product per expert, into the tensors D that the caller has made; returns the bias (its gradient where grad)."""
-    for a, b in zip(A, B):
-        m = a.shape[0] if transa else a.shape[-1]
-        SimulatedGpu.current.add_flops(2.0 * b.numel() * m if not transb else 2.0 * b.numel() * a.shape[-1])
-    return bias
 
 
 # --- normalisation ---------------------------------------------------------------------------------------------------
@@ -280,7 +273,7 @@ class _Undescribed:
 def install(names: frozenset[str]):
     """Puts this module where Transformer Engine looks for its extension; ``names`` are those its Python code uses."""
     module = types.ModuleType("transformer_engine_torch")
-    contents = {**vars(fused_attention), **globals()}
+    contents = {**vars(fused_attention), **vars(transformer_engine_moe), **globals()}
     public = {name: value for name, value in contents.items() if not name.startswith("_")}
     module.__dict__.update({name: _Undescribed(name) for name in names})
     module.__dict__.update(public)
