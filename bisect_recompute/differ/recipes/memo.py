@@ -16,18 +16,22 @@ from bisect_recompute.differ.recipes.values import (
 )
 
 
+_OWN_PLACE = frozenset(("memo", "module"))
 _DEEP = 200
 """Results that build on themselves are taken as they were beyond this depth."""
 
 
 class Memo:
-    __slots__ = ("value", "dependencies", "version", "compute")
+    __slots__ = ("value", "dependencies", "places", "version", "compute", "epoch")
 
-    def __init__(self, value: Any, dependencies: dict, version: int, compute: Callable):
+    def __init__(self, value: Any, dependencies: dict, places: set, version: int, compute: Callable, epoch: int):
         self.value = value
         self.dependencies = dependencies
+        self.places = places
         self.version = version
         self.compute = compute
+        self.epoch = epoch
+        """The world's, when the value was last known to be right."""
 
 
 class Memos:
@@ -79,10 +83,8 @@ class Memos:
         else:
             self.versions += 1
             version = self.versions
-        if old is not None:
-            self.unlink(key, old.dependencies)
-        memo = self.memos[key] = Memo(value, self.deps, version, compute)
-        self.link(key, self.deps)
+        places = self.link(key, self.deps, old.places if old is not None else set())
+        memo = self.memos[key] = Memo(value, self.deps, places, version, compute, self.world.epoch)
         self.doubtful.discard(key)
         return memo
 
@@ -91,19 +93,13 @@ class Memos:
         if key not in self.doubtful or key in self.looking:
             return True
         self.looking.add(key)
-        memos, doubtful, fingerprint_of = self.memos, self.doubtful, self.world.fingerprint
+        memo = self.memos[key]
         try:
-            for dependency, fingerprint in memos[key].dependencies.items():
-                if dependency[0] != "memo":
-                    if fingerprint_of(dependency) != fingerprint:
-                        return False
-                elif dependency[1] in doubtful or dependency[1] not in memos:
-                    if self.current(dependency) != fingerprint:
-                        return False
-                elif memos[dependency[1]].version != fingerprint:
-                    return False
+            if not self.still_right(memo.dependencies, memo.epoch):
+                return False
         finally:
             self.looking.discard(key)
+        memo.epoch = self.world.epoch
         self.doubtful.discard(key)
         return True
 
@@ -125,9 +121,10 @@ class Memos:
             self.forget(key)
             return None
 
-    def still_right(self, dependencies: dict, changed: set) -> bool:
-        """Whether all dependencies of a recipe, right before the last move, are so after it. ``changed``: its paths."""
-        memos, doubtful = self.memos, self.doubtful
+    def still_right(self, dependencies: dict, since: int) -> bool:
+        """Whether all dependencies, right when the world's epoch was ``since``, are so now."""
+        memos, doubtful, world = self.memos, self.doubtful, self.world
+        touched = world.touched
         for dependency, fingerprint in dependencies.items():
             kind = dependency[0]
             if kind == "memo":
@@ -136,8 +133,9 @@ class Memos:
                     return False
                 if dependency[1] in doubtful and self.current(dependency) != fingerprint:
                     return False
-            elif (kind == "module" or dependency[1] in changed) and self.world.fingerprint(dependency) != fingerprint:
-                return False
+            elif (world.modules_at if kind == "module" else touched.get(dependency[1], 0)) > since:
+                if world.fingerprint(dependency) != fingerprint:
+                    return False
         return True
 
     def in_fresh_context(self, run: Callable) -> Any:
@@ -157,23 +155,26 @@ class Memos:
 
     # What reads what
 
-    def link(self, key: tuple, dependencies: Iterable[tuple]) -> None:
-        for dependency in dependencies:
-            place = _place(dependency)
+    def link(self, key: tuple, dependencies: Iterable[tuple], before: set = frozenset()) -> set:
+        """Registers what a result reads; ``before``: what this returned for it last time."""
+        places = {d if d[0] in _OWN_PLACE else ("path", d[1]) for d in dependencies}
+        for place in places - before:
             self.readers[place].add(key)
             if place[0] == "module" and place[1] not in self.found_modules:
                 self.found_modules[place[1]] = self.world.find_module(place[1])
+        self.unlink(key, before - places)
+        return places
 
-    def unlink(self, key: tuple, dependencies: Iterable[tuple]) -> None:
-        for dependency in dependencies:
-            readers = self.readers.get(_place(dependency))
+    def unlink(self, key: tuple, places: Iterable[tuple]) -> None:
+        for place in places:
+            readers = self.readers.get(place)
             if readers is not None:
                 readers.discard(key)
 
     def forget(self, key: tuple) -> None:
         memo = self.memos.pop(key, None)
         if memo is not None:
-            self.unlink(key, memo.dependencies)
+            self.unlink(key, memo.places)
         self.doubtful.discard(key)
 
     def doubt(self, paths: Iterable[str], modules: bool) -> set:
@@ -222,10 +223,6 @@ class Memos:
                 yield dependency
 
 
-def _place(dependency: tuple) -> tuple:
-    return dependency if dependency[0] in ("memo", "module") else ("path", dependency[1])
-
-
 def alike(a: Any, b: Any, pairs: dict) -> bool:
     """Whether two results are the same for all that builds on them, the places where values were written included."""
     if a is b:
@@ -262,7 +259,11 @@ def alike(a: Any, b: Any, pairs: dict) -> bool:
             return False
         if isinstance(a, Unknown) and (a.aliases or b.aliases):
             return False
-        return alike(a.cls, b.cls, pairs) and all(alike(slot, b.attrs[name], pairs) for name, slot in a.attrs.items())
+        return alike(a.cls, b.cls, pairs) and all(_alike_slots(slot, b.attrs[name], pairs) for name, slot in a.attrs.items())
     if kind in (Partial, Bound, Method) or hasattr(kind, "__slots__"):
         return all(alike(getattr(a, s), getattr(b, s), pairs) for s in kind.__slots__)
     return False
+
+
+def _alike_slots(a: tuple, b: tuple, pairs: dict) -> bool:
+    return a is b or (a[1] == b[1] and a[2] == b[2] and alike(a[0], b[0], pairs))

@@ -16,6 +16,10 @@ from bisect_recompute.differ.recipes.values import (
 
 _MOST = 600
 """Recordings that are kept of one function."""
+_TRIAL = 100
+"""Recordings of a function before their use is looked at."""
+_TEMPLATE = -1
+"""Serial of recorded objects, of which every use makes a copy; those of modules stay themselves."""
 _TRIES = 4
 """Recordings of a function that may fail before it is left alone."""
 
@@ -176,46 +180,40 @@ class Recording:
 
     def note(self, thing: Any, kind: str, key: Any) -> None:
         path = self.footprint.paths.get(id(thing))
-        if path is None:
-            self.failed = True
-            return
         note = (path, kind, key)
         if note in self.noted or self.failed:
             return
         self.noted.add(note)
         try:
+            if path is None:
+                raise _Undescribable
             self.notes.append((note, self._initially(thing, note)))
         except (_Undescribable, TypeError):
             self.failed = True
 
     def _initially(self, thing: Any, note: tuple) -> Any:
-        watched = thing.state if isinstance(thing, Container) else thing.attrs
-        if note[1] != "names":
-            return self.footprint.see(note)
-        return tuple(watched.initial)
+        initial = (thing.state if isinstance(thing, Container) else thing.attrs).initial
+        if note[1] == "names":
+            return tuple(initial)
+        seen = self.footprint.see(note)
+        # Whatever the call can reach but by a module's name, it reaches through what it reads.
+        value = initial.get(note[2])
+        self.watch(value if note[2] == ITEMS or value is None else value[0])
+        return seen
 
     def watch(self, value: Any) -> None:
-        """Watches all that is reachable from a value."""
-        todo = [value]
-        seen = set()
-        while todo:
-            thing = todo.pop()
-            if isinstance(thing, tuple):
-                todo += thing
-            if not isinstance(thing, HEAP) or id(thing) in seen:
-                continue
-            seen.add(id(thing))
-            content = thing.state if isinstance(thing, Container) else thing.attrs
-            if isinstance(content, Watched):
-                continue
-            for key, slot in content.items():
-                if key == ITEMS:
-                    todo += () if isinstance(slot, Unknown) else slot.values() if isinstance(slot, dict) else slot
-                else:
-                    todo.append(slot[0])
-            watched = Watched(content, self, thing)
-            self.watched.append((thing, content, watched))
-            _set_content(thing, watched)
+        """Watches an object, or those in a tuple or in a container's content."""
+        if isinstance(value, HEAP):
+            content = value.state if isinstance(value, Container) else value.attrs
+            if content.__class__ is not Watched:
+                watched = Watched(content, self, value)
+                self.watched.append((value, content, watched))
+                _set_content(value, watched)
+        elif isinstance(value, (tuple, list)):
+            for each in value:
+                self.watch(each)
+        elif isinstance(value, dict):
+            self.watch([*value, *value.values()])
 
     def unwatch(self) -> dict[int, tuple[Any, dict]]:
         """Puts the plain dicts back. id of the watched one -> (object, plain dict)."""
@@ -245,8 +243,10 @@ class Replays:
     def start_replays(self) -> None:
         self.recording: Optional[Recording] = None
         self.replays: dict[tuple, dict] = {}
-        """Function -> arguments as seen -> [note, {what is seen there: ...}] down to a Replay."""
+        """Function -> arguments as seen -> [note, {what is seen there: ...}, epoch] down to a Replay."""
         self.hopeless: dict[tuple, int] = {}
+        self.uses: dict[tuple, list[int]] = {}
+        """Function -> [recordings made, times that one was used]: where most are used less than once they cost time."""
 
     def sweep_replays(self) -> None:
         """Drops recordings of functions that are other ones now."""
@@ -254,13 +254,14 @@ class Replays:
             file = self.world.file(place[0])
             if file is None or all(b.chunk != place[2] for _, b in file.bindings.get(place[1], ())):
                 del self.replays[place]
+                self.uses.pop(place, None)
 
     def is_replayable(self, func: Func, args: list, kwargs: dict) -> bool:
         if self.recording is not None or self.shared or self.globals_changed or func.key is None:
             return False
         if func.frame is not None or func.owner is not None:
             return False
-        if self.hopeless.get((func.path, func.name), 0) >= _TRIES:
+        if self.hopeless.get(func.key, 0) >= _TRIES:
             return False
         return any(isinstance(v, Obj) for v, _ in args) or any(isinstance(v, Obj) for v, _ in kwargs.values())
 
@@ -274,13 +275,18 @@ class Replays:
                 node = node[1].get(footprint.see(node[0]))
         except (_Undescribable, TypeError):
             node = None
+        uses = self.uses.setdefault(place, [0, 0])
         if node is not None and self._is_right(node):
+            uses[1] += 1
             return self._apply(node, footprint)
+        if uses[0] > max(_TRIAL, uses[1]):
+            return evaluate()
+        uses[0] += 1
         return self._record(place, args, kwargs, evaluate)
 
     def _is_right(self, replay: Replay) -> bool:
         if replay.epoch != self.world.epoch:
-            if any(self.current(d) != f for d, f in replay.dependencies.items()):
+            if not self.still_right(replay.dependencies, replay.epoch):
                 return False
             replay.epoch = self.world.epoch
         return True
@@ -293,11 +299,13 @@ class Replays:
         for path, key, value in replay.writes:
             thing = footprint.objects[path]
             content = thing.state if isinstance(thing, Container) else thing.attrs
-            self.put_heap(thing, content, key, self._placed(value, footprint, made))
+            self.put_heap(thing, content, key, self._placed_slot(value, footprint, made))
         return self._placed(replay.result, footprint, made)
 
     def _placed(self, value: Any, footprint: Footprint, made: dict) -> Any:
         """A copy of recorded values, with this call's objects in their places."""
+        if is_primitive(value):
+            return value
         if value.__class__ is Place:
             return footprint.objects[value.path]
         if isinstance(value, tuple):
@@ -306,7 +314,7 @@ class Replays:
             return [self._placed(v, footprint, made) for v in value]
         if isinstance(value, dict):
             return {k: self._placed(v, footprint, made) for k, v in value.items()}
-        if not isinstance(value, HEAP):
+        if not isinstance(value, HEAP) or value.serial != _TEMPLATE:
             return value
         if id(value) in made:
             return made[id(value)]
@@ -321,8 +329,14 @@ class Replays:
             copy = Obj(value.cls, self.next_serial(), value.why_open, value.fresh, value.truth)
         made[id(value)] = copy
         for name, slot in value.attrs.items():
-            copy.attrs[name] = (self._placed(slot[0], footprint, made), slot[1], slot[2])
+            copy.attrs[name] = self._placed_slot(slot, footprint, made)
         return copy
+
+    def _placed_slot(self, slot: Any, footprint: Footprint, made: dict) -> Any:
+        if slot.__class__ is not tuple:
+            return self._placed(slot, footprint, made)
+        value = slot[0]
+        return slot if is_primitive(value) else (self._placed(value, footprint, made), slot[1], slot[2])
 
     def _record(self, place: tuple, args: list, kwargs: dict, evaluate: Callable) -> Any:
         footprint = Footprint()
@@ -371,15 +385,14 @@ class Replays:
             if recording.failed:
                 raise _Undescribable
             memo: dict = {id(thing): (Place(path), thing) for path, thing in recording.footprint.objects.items()}
-            known = {id(thing) for thing, _, _ in recording.watched}
             kept = []
             for thing, key, value in writes:
                 if id(thing) not in paths:
                     raise _Undescribable
-                kept.append((paths[id(thing)], key, self._template(value, memo, known)))
-            replay = Replay(kept, self._template(result, memo, known), dependencies, may_raise, steps, self.world.epoch)
+                kept.append((paths[id(thing)], key, self._template(value, memo)))
+            replay = Replay(kept, self._template(result, memo), dependencies, may_raise, steps, self.world.epoch)
         except (_Undescribable, Imprecise):
-            self.hopeless[place[:2]] = self.hopeless.get(place[:2], 0) + 1
+            self.hopeless[place] = self.hopeless.get(place, 0) + 1
             return
         table = self.replays.setdefault(place, {})
         if len(table) >= _MOST:
@@ -389,51 +402,54 @@ class Replays:
             return
         node = table.get(seen)
         if not isinstance(node, list):
-            node = table[seen] = [recording.notes[0][0], {}]
+            node = table[seen] = [recording.notes[0][0], {}, self.world.epoch]
         for (note, what), following in zip(recording.notes, [n for n, _ in recording.notes[1:]] + [None]):
             if node[0] != note:
-                # The same reads led elsewhere: what decides is not in the notes.
-                self.hopeless[place[:2]] = _TRIES
-                return
+                if node[2] == self.world.epoch:
+                    # The same reads led elsewhere: what decides is not in the notes.
+                    self.hopeless[place] = _TRIES
+                    return
+                # What it calls has changed since.
+                node[:] = [note, {}, self.world.epoch]
             if following is None:
                 node[1][what] = replay
             else:
                 inner = node[1].get(what)
                 if not isinstance(inner, list):
-                    inner = node[1][what] = [following, {}]
+                    inner = node[1][what] = [following, {}, self.world.epoch]
                 node = inner
 
-    def _template(self, value: Any, memo: dict, known: set) -> Any:
+    def _template(self, value: Any, memo: dict) -> Any:
         """A copy of a value as it is now, the arguments' objects replaced by their places."""
-        if value is MISSING:
+        if value is MISSING or is_primitive(value):
             return value
         if isinstance(value, HEAP):
             if id(value) in memo:
                 return memo[id(value)][0]
-            if id(value) in known:
-                raise _Undescribable
+            if value.serial == 0:
+                return value
             if isinstance(value, Container):
-                copy: Any = type(value)(None, 0)
+                copy: Any = type(value)(None, _TEMPLATE)
                 memo[id(value)] = copy, value
-                copy.state[ITEMS] = self._template(value.state[ITEMS], memo, known)
+                copy.state[ITEMS] = self._template(value.state[ITEMS], memo)
                 return copy
             if isinstance(value, Unknown):
                 if value.aliases:
                     raise _Undescribable
-                copy = Unknown(value.why_open, value.fresh, 0)
+                copy = Unknown(value.why_open, value.fresh, _TEMPLATE)
             else:
-                copy = Obj(value.cls, 0, value.why_open, value.fresh, value.truth)
+                copy = Obj(value.cls, _TEMPLATE, value.why_open, value.fresh, value.truth)
             memo[id(value)] = copy, value
             for name, slot in value.attrs.items():
-                copy.attrs[name] = (self._template(slot[0], memo, known), slot[1], slot[2])
+                copy.attrs[name] = (self._template(slot[0], memo), slot[1], slot[2])
             return copy
         if isinstance(value, tuple):
-            return tuple(self._template(v, memo, known) for v in value)
+            return tuple(self._template(v, memo) for v in value)
         if isinstance(value, list):
-            return [self._template(v, memo, known) for v in value]
+            return [self._template(v, memo) for v in value]
         if isinstance(value, dict):
-            return {k: self._template(v, memo, known) for k, v in value.items()}
-        if is_primitive(value) or isinstance(value, (External, EnumMember, Module)):
+            return {k: self._template(v, memo) for k, v in value.items()}
+        if isinstance(value, (External, EnumMember, Module)):
             return value
         if isinstance(value, Class) and value.node is None or isinstance(value, Func) and value.frame is None:
             return value

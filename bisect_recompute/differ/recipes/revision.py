@@ -29,8 +29,13 @@ class Revision:
         self._cells: dict[str, dict[str, Cell]] = {}
         self._cell: dict[str, Cell] = {}
         self._dependencies: dict[str, Mapping] = {}
+        self._places: dict[str, set] = {}
         self._moves = 0
         self._update(path for path in self.world.tree)
+
+    def close(self) -> None:
+        """Frees the memory now: the interpreter refers to itself, which only a search for garbage would find."""
+        vars(self.interpreter).clear()
 
     def launcher_is_broken(self) -> bool:
         """Whether there is what a launcher could start and hardly any of it comes to a known configuration."""
@@ -49,11 +54,11 @@ class Revision:
             if is_recipe_file(path):
                 touched |= self._discover(path)
         stale = set(touched)
-        interpreter, changed = self.interpreter, set(paths)
+        interpreter, before = self.interpreter, self.world.epoch - 1
         for _, key in interpreter.doubt(paths, self.world.modules_at == self.world.epoch):
             dependencies = self._dependencies.get(key)
             if dependencies is not None and key not in stale:
-                if not interpreter.still_right(dependencies, changed):
+                if not interpreter.still_right(dependencies, before):
                     stale.add(key)
         for key in stale:
             self._evaluate(key)
@@ -78,14 +83,14 @@ class Revision:
 
     def _evaluate(self, key: str) -> None:
         cell = self._cell.get(key)
-        self._forget(key)
         if cell is None:
+            self._forget(key)
             return
         state = read_recipe(self.interpreter, cell)
         dependencies = dict(state.dependencies if state is not None else self.interpreter.deps)
         dependencies.setdefault(("name", cell.path, cell.name), self.world.fingerprint(("name", cell.path, cell.name)))
         self._dependencies[key] = dependencies
-        self.interpreter.link((_RECIPE, key), dependencies)
+        self._places[key] = self.interpreter.link((_RECIPE, key), dependencies, self._places.get(key, set()))
         if state is None and key in self.last_known and cell.command_line is not None:
             # The launcher fails on what it could start before: broken, not gone.
             state = failed_state(cell, "the launcher fails before training starts")
@@ -99,4 +104,5 @@ class Revision:
             self.last_known[key] = state
 
     def _forget(self, key: str) -> None:
-        self.interpreter.unlink((_RECIPE, key), self._dependencies.pop(key, ()))
+        self._dependencies.pop(key, None)
+        self.interpreter.unlink((_RECIPE, key), self._places.pop(key, ()))

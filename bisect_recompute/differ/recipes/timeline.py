@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import gc
-from contextlib import contextmanager
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from typing import Iterable, Mapping, Optional, Sequence
+from typing import Iterable, Optional, Sequence
 
 from bisect_recompute.differ.source.change import SettingChange
 from bisect_recompute.differ.recipes import fields as names
@@ -21,8 +20,8 @@ from bisect_recompute.history.commit import Commit
 from bisect_recompute.history.repository import Repository
 
 
-_COLLECT = 500
-"""Commits between two searches for garbage: there is hardly any, evaluations make no circles."""
+_COLLECT = 2000
+"""Commits between two searches for garbage: there is hardly any."""
 _LOOK_BACK = (10, 40, 120)
 """Commits; the longest stretch on which the launcher did not start took 90."""
 
@@ -48,34 +47,25 @@ def walk(repository: Repository, commits: Sequence[Commit]) -> Iterable[RecipeCh
     if not commits:
         return
     changed = repository.changes_in(commits)
-    with _few_collections():
-        yield from _walk(repository, commits, changed)
-
-
-@contextmanager
-def _few_collections():
-    """Syntax trees are many small objects that live long: looking through them for garbage takes most of the time."""
     was_on = gc.isenabled()
+    # Syntax trees are many small objects that live long: looking through them for garbage takes most of the time.
     gc.disable()
-    try:
-        yield
-    finally:
-        if was_on:
-            gc.enable()
-
-
-def _walk(repository: Repository, commits: Sequence[Commit], changed: Mapping) -> Iterable[RecipeChanges]:
     at = commits[0].parents[0] if commits[0].parents else None
     revision = _at(repository, at)
-    for number, commit in enumerate(commits):
-        if number % _COLLECT == _COLLECT - 1:
-            gc.collect()
-        parent = commit.parents[0] if commit.parents else None
-        if parent != at:
-            # Not the next commit of one line: go to its first parent first.
-            _jump(repository, revision, parent)
-        yield step(revision, [(c.path, c.new_blob) for c in changed[commit.sha]])
-        at = commit.sha
+    try:
+        for number, commit in enumerate(commits, 1):
+            if number % _COLLECT == 0:
+                gc.collect()
+            parent = commit.parents[0] if commit.parents else None
+            if parent != at:
+                # Not the next commit of one line: go to its first parent first.
+                _jump(repository, revision, parent)
+            yield step(revision, [(c.path, c.new_blob) for c in changed[commit.sha]])
+            at = commit.sha
+    finally:
+        revision.close()
+        if was_on:
+            gc.enable()
 
 
 def _at(repository: Repository, sha: Optional[str]) -> Revision:
@@ -89,8 +79,10 @@ def _at(repository: Repository, sha: Optional[str]) -> Revision:
                 break
             earlier = Revision(repository.read_blob, repository.tree(before))
             if not earlier.launcher_is_broken():
+                revision.close()
                 _jump(repository, earlier, sha)
                 return earlier
+            earlier.close()
     return revision
 
 

@@ -26,6 +26,8 @@ class World:
         self._used: Counter = Counter()
         self._parsers: dict = {}
         self.epoch = 0
+        self.touched: dict[str, int] = {}
+        """Path -> epoch of its last change."""
         self.modules_at = 0
         """Epoch of the last added or removed file: names of modules may lead elsewhere."""
         self._load(tree)
@@ -46,6 +48,7 @@ class World:
             if not relevant(path) or old == blob:
                 continue
             paths.append(path)
+            self.touched[path] = self.epoch
             if blob is None:
                 del self.tree[path]
                 self._count(path, -1)
