@@ -122,6 +122,15 @@ def test_losses_norms_and_checks_for_overflow_are_harmless(gpu):
     assert not (torch.isinf(unknown(16)).any() | (loss > 3))
 
 
+def test_a_count_beside_an_unknown_loss_stays_known(gpu):
+    mask = torch.ones(48, device=META)
+    both = torch.cat([unknown(48).sum().view(1), mask.sum().view(1)])
+    assert both[1].clone().to(torch.int).item() == 48
+    assert both[0].item() == 0.0 and not both[0].isnan()
+    with pytest.raises(UnknownValue):
+        both[0].to(torch.int).item()
+
+
 @pytest.fixture
 def eight_ranks():
     from torch.testing._internal.distributed.fake_pg import FakeStore

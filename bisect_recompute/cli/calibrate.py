@@ -7,6 +7,7 @@ import dataclasses
 import fnmatch
 import json
 import os
+import re
 from pathlib import Path
 
 import click
@@ -20,6 +21,10 @@ from bisect_recompute.history.repository import Repository
 from bisect_recompute.history.worktree import cache_dir
 from bisect_recompute.probe.calibration import Case, Comparison, failed, nearest, read_cases, spread
 from bisect_recompute.report.text import plain
+
+
+LONGEST_NAME = 120
+"""Characters of a case in the name of its log."""
 
 
 @click.command("calibrate", short_help="the simulator against measured runs")
@@ -58,7 +63,8 @@ def _compare_all(repository, sha: str, cases: list[Case], jobs: int, timeout: fl
 
     def one(case: Case) -> Comparison:
         def measure(recipe):
-            log = logs / f"{sha}-{os.getpid()}-{case.case.replace('/', '-')}-{recipe.gpus}.log"
+            name = re.sub(r"[^\w.-]", "-", case.case)[-LONGEST_NAME:]
+            log = logs / f"{sha}-{os.getpid()}-{name}-{recipe.gpus}.log"
             return Measurer(repository, recipe, case.case, timeout, simulator).measure(sha, log)
 
         try:

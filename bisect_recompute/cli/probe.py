@@ -45,8 +45,8 @@ def command(ctx, revision, repo, recipe_spec, probe_kind, timeout, snapshot, as_
     from bisect_recompute.cli.measurer import Measurer
 
     options.only_simulate(probe_kind)
-    if snapshot and not snapshot.absolute().parent.is_dir():
-        raise UsageError(f"--snapshot: there is no directory {snapshot.absolute().parent}")
+    if snapshot:
+        _check_writable(snapshot)
     repository = Repository(repo)
     commit = repository.commit(revision)
     recipe = find_recipe(recipe_spec, repository, commit.sha)
@@ -57,6 +57,18 @@ def command(ctx, revision, repo, recipe_spec, probe_kind, timeout, snapshot, as_
         result = measurer.measure(commit.sha, log, snapshot)
     print(json.dumps(document(result), indent=2)) if as_json else show(result, recipe)
     ctx.exit(0 if result.status in ("ok", "oom") else 5)
+
+
+def _check_writable(snapshot: Path) -> None:
+    """Before minutes of work: raises UsageError where the snapshot cannot be written."""
+    kept = snapshot.exists()
+    try:
+        with open(snapshot, "ab"):
+            pass
+        if not kept:
+            snapshot.unlink()
+    except OSError as error:
+        raise UsageError(f"--snapshot: cannot write {plain(str(snapshot), 200)}: {error.strerror}") from None
 
 
 def document(result: ProbeResult) -> dict:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Optional, Union
 
 import numpy
-from pydantic import BaseModel, Field, TypeAdapter, ValidationError
+from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from bisect_recompute.errors import UsageError
 from bisect_recompute.probe.recipe import LaunchRecipe

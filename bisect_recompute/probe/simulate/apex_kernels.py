@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import importlib.machinery
-import sys
-import types
-
 import torch
 
 from bisect_recompute.probe.simulate.device import SimulatedGpu
+from bisect_recompute.probe.simulate.placeholders import register
 
 
 def _accumulate_weight_gradient(total_input, grad_output, main_grad):
@@ -106,9 +103,4 @@ def install():
             for name in ("scaled_masked_softmax_cuda", "scaled_upper_triang_masked_softmax_cuda", "scaled_softmax_cuda")
         },
     }
-    for name, functions in modules.items():
-        module = types.ModuleType(name)
-        module.__dict__.update(functions)
-        module.__path__ = []
-        module.__spec__ = importlib.machinery.ModuleSpec(name, None, is_package=True)
-        sys.modules[name] = module
+    register(modules)

@@ -12,6 +12,10 @@ class UnknownValue(Exception):
     """A number is asked for that does not follow from what is known."""
 
 
+class UnknownFloats(UnknownValue):
+    """An integer or a truth of floats that nobody knows."""
+
+
 class Call:
     """One operator on known operands; ``results`` are the flat storages that it makes or changes."""
 
@@ -192,7 +196,7 @@ class Pure:
     def __call__(self, layouts, arguments, keywords):
         args, kwargs = [_real(a) for a in arguments], {name: _real(value) for name, value in keywords}
         if any(not wanted[0].is_floating_point for wanted in layouts if wanted) and _has_nan(args):
-            raise UnknownValue(f"{self.name} on unknown floats")
+            raise UnknownFloats(f"{self.name} on unknown floats")
         instead = ON_CPU.get(self.operator, self.operator)
         results = instead(*args, **kwargs)
         results = results if isinstance(results, (tuple, list)) else (results,)
@@ -212,7 +216,7 @@ class Changing:
     def __call__(self, layouts, arguments, keywords):
         args, kwargs = [_real(a) for a in arguments], {name: _real(value) for name, value in keywords}
         if not layouts[0][0].is_floating_point and _has_nan(args):
-            raise UnknownValue(f"{self.name} on unknown floats")
+            raise UnknownFloats(f"{self.name} on unknown floats")
         flats = []
         for position, (dtype, numel, shape, stride, offset) in zip(self.positions, layouts):
             operand = arguments[position]

@@ -68,11 +68,12 @@ def rely_on_own_rank():
     """Megatron FSDP asks the other ranks for the sizes of their shards, which differ from rank to rank, to check them; and
     takes over the random states of the first. A rank's own memory depends on neither."""
     fsdp = "megatron.core.distributed.fsdp"
-    _skip(f"{fsdp}.src.megatron_fsdp.param_and_grad_buffer", "validate_uneven_dtensor")
-    _skip(f"{fsdp}.mcore_fsdp_adapter", "_load_rng_state_dict")
+    skip(f"{fsdp}.src.megatron_fsdp.param_and_grad_buffer", "validate_uneven_dtensor")
+    skip(f"{fsdp}.mcore_fsdp_adapter", "_load_rng_state_dict")
 
 
-def _skip(module_name: str, function: str):
+def skip(module_name: str, function: str):
+    """Lets a function of the commit do nothing, where the revision has it."""
     try:
         module = importlib.import_module(module_name)
     except ImportError:  # a revision without it

@@ -15,7 +15,7 @@ import torch
 
 from bisect_recompute.probe.simulate import flops
 from bisect_recompute.probe.simulate.device import SimulatedGpu
-from bisect_recompute.probe.simulate.placeholders import PlaceholderModule
+from bisect_recompute.probe.simulate.placeholders import register
 
 VERSION = "2.7.4.post1"
 LARGEST_HEAD = 256
@@ -243,8 +243,5 @@ def install():
         "flash_attn.layers": {}, "flash_attn.layers.rotary": rotary,
         "flash_attn_2_cuda": {"varlen_bwd": _undescribed("varlen_bwd")},
     }
-    for name, contents in modules.items():
-        sys.modules[name] = module = importlib.util.module_from_spec(
-            importlib.machinery.ModuleSpec(name, None, is_package=True))
-        module.__dict__.update(contents)
+    register(modules)
     sys.meta_path.insert(0, _DistributionFinder())

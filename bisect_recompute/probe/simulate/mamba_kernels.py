@@ -6,13 +6,10 @@ the public Triton implementation (state-spaces/mamba, ssd_combined.py and its pa
 
 from __future__ import annotations
 
-import importlib.machinery
-import sys
-import types
-
 import torch
 
 from bisect_recompute.probe.simulate.device import SimulatedGpu
+from bisect_recompute.probe.simulate.placeholders import register
 
 VERSIONS = {"mamba_ssm": "2.2.5", "causal_conv1d": "1.6.0"}
 FP32 = torch.float32
@@ -234,9 +231,4 @@ def install():
             "causal_conv1d_update": causal_conv1d_update,
         },
     }
-    for name, content in modules.items():
-        module = types.ModuleType(name)
-        module.__dict__.update(content)
-        module.__path__ = []
-        module.__spec__ = importlib.machinery.ModuleSpec(name, None, is_package=True)
-        sys.modules[name] = module
+    register(modules)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import torch
 
-from bisect_recompute.probe.simulate.arithmetic import UnknownValue
+from bisect_recompute.probe.simulate.arithmetic import UnknownFloats, UnknownValue
 
 aten = torch.ops.aten
 META = torch.device("meta")
@@ -30,14 +30,19 @@ class Reads:
             block = self.tracker.block_of(tensor)
             made = f" made at {block.code}:{block.line}" if block and block.code else ""
             kind = str(tensor.dtype).removeprefix("torch.")
-            raise UnknownValue(f"the numbers in {kind} {list(tensor.shape)}{made} are not known: {error}") from None
+            raise type(error)(f"the numbers in {kind} {list(tensor.shape)}{made} are not known: {error}") from None
 
     def on_cpu(self, tensor) -> torch.Tensor | None:
         """What a copy to the CPU holds, None for what is harmless though unknown."""
         if self.overflowing and tensor.untyped_storage()._cdata == self.overflow_flag:
             return torch.ones(tensor.shape, dtype=tensor.dtype)
         if not (tensor.dtype.is_floating_point or tensor.dtype.is_complex or self.values.doubtful(tensor)):
-            return self.read(tensor)
+            try:
+                return self.read(tensor)
+            except UnknownFloats:
+                if tensor.dtype is torch.bool:
+                    return None
+                raise
         try:
             return self.values.read(tensor).nan_to_num(0.0) if self.values.known(tensor) else None
         except UnknownValue:

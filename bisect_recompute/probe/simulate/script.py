@@ -6,8 +6,8 @@ end, which comes after a few iterations. Nothing is read from or written to the 
 
 from __future__ import annotations
 
+import argparse
 import importlib
-import importlib.util
 import os
 import runpy
 import sys
@@ -42,6 +42,10 @@ ITERATIONS = 2
 OVERFLOWS = 2
 """With fp16, Megatron-LM starts from a loss scale of 2**32, at which the gradients of the first iterations overflow (fp16
 ends at 65504): they are skipped, and optimizer state comes into being only later."""
+
+
+class ArgumentsRefused(Exception):
+    """The commit's own argument parser does not take the command."""
 
 
 class Finished(BaseException):
@@ -125,6 +129,11 @@ def _defaults(launch: Launch) -> list[str]:
     return added
 
 
+def _refuse(parser: argparse.ArgumentParser, message: str):
+    """Instead of usage on standard error and ``SystemExit: 2``."""
+    raise ArgumentsRefused(message)
+
+
 class _Run:
     """The hooks in Megatron-LM's training module."""
 
@@ -141,14 +150,14 @@ class _Run:
         state = importlib.import_module("megatron.training.global_vars")
         # The indexer of data sets and, until 2025, kernels that need nvcc.
         importlib.import_module("megatron.training.initialize")._compile_dependencies = lambda: None
-        if importlib.util.find_spec("megatron.core.pipeline_parallel.utils"):  # which cores are near the GPU
-            utils = importlib.import_module("megatron.core.pipeline_parallel.utils")
-            utils.set_ideal_affinity_for_current_gpu = lambda: None
+        # Asks the driver which cores are near the GPU.
+        distributed.skip("megatron.core.pipeline_parallel.utils", "set_ideal_affinity_for_current_gpu")
         importlib.import_module("megatron.core.timers").Timers.log = lambda *args, **kwargs: None
         vocabulary.replace_tokenizer(state)
         batches.replace_loaders(training, state)
         for place in ("megatron.training.utils", "megatron.core.utils"):
             batches.share_loss_mask(importlib.import_module(place))
+        argparse.ArgumentParser.error = _refuse
         self._wrap(training, "setup_model_and_optimizer", self._setup)
         self._wrap(training, "get_megatron_optimizer", self._optimizer)
         self._wrap(training, "train_step", self._train_step)
@@ -181,7 +190,7 @@ class _Run:
 
         def shortened(*args, **kwargs):
             whole = kwargs["num_microbatches"]
-            kwargs["num_microbatches"] = few = min(whole, self._enough(whole))
+            kwargs["num_microbatches"] = few = min(whole, self._enough())
             self.scale = whole / few
             self.meter.enter("forward")
             try:
@@ -191,7 +200,7 @@ class _Run:
 
         return shortened
 
-    def _enough(self, whole: int) -> int:
+    def _enough(self) -> int:
         """The peak is reached once every pipeline stage holds its in-flight microbatches; later ones repeat it."""
         stages = _size(self.launch, "--pipeline-model-parallel-size")
         group = int(self.launch.value("--microbatch-group-size-per-virtual-pipeline-stage", "0") or 0)

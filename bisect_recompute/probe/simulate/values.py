@@ -200,6 +200,20 @@ class Values:
         except _NotKnown:
             return None
 
+    def _joined(self, function, func, args, kwargs, out):
+        """Single numbers in a row, as a loss and the number of tokens that it is of: what is known of them stays known."""
+        tensors = args[0]
+        if not (_is_meta(out) and out.dtype.is_floating_point and all(t.numel() == 1 for t in tensors)):
+            return self._pure(function, func, args, kwargs, out)
+        items = []
+        for tensor in tensors:
+            try:
+                items.append(self._operand(tensor))
+            except _NotKnown:
+                items.append(Unknown(tensor))
+        if not all(isinstance(item, Unknown) for item in items):
+            self._results(function, (Sequence(tuple(items)), *args[1:]), (), (out,))
+
     def _made(self, function, func, args, kwargs, out):
         """A constant: its operands lend their shape."""
         if not _is_meta(out) or out.numel() > LARGEST:
@@ -308,6 +322,8 @@ def _kind_of(func) -> tuple:
         return Values._nothing, None
     if name == "topk":
         return Values._largest, None
+    if func is aten.cat.default:
+        return Values._joined, Pure(func)
     if not any("Tensor" in str(r.type) for r in schema.returns):
         return Values._nothing, None
     return (Values._made if name in CREATING else Values._pure), Pure(func)
