@@ -19,27 +19,8 @@ class Search:
     """
 
     def __init__(self, weights: Sequence[float], parents: Sequence[Sequence[int]] | None = None):
-        if not weights:
-            raise ValueError("a search needs at least one candidate")
-        if not all(0 < w < math.inf for w in weights):
-            raise ValueError("weights must be positive and finite")
-        self._weights = [float(w) for w in weights]
-        count = len(weights)
-        if parents is None:
-            parents = [(i - 1,) if i else () for i in range(count)]
-        if len(parents) != count:
-            raise ValueError("weights and parents must be as many as the candidates")
-        self._parents = [tuple(above) for above in parents]
-        # Sets of candidates are the bits of an integer; _upto[i] is i with all its ancestors.
-        self._upto: list[int] = []
-        for i, above in enumerate(self._parents):
-            if any(not 0 <= p < i for p in above):
-                raise ValueError("parents must come before their children")
-            bits = 1 << i
-            for p in above:
-                bits |= self._upto[p]
-            self._upto.append(bits)
-        self._first_bad = count - 1
+        self._weights, self._parents, self._upto = history(weights, parents)
+        self._first_bad = len(self._weights) - 1
         self._suspects = self._upto[-1]
         self._skipped = 0
 
@@ -63,7 +44,7 @@ class Search:
     @property
     def suspects(self) -> list[int]:
         """All candidates that can still be the first bad one, skipped ones included, oldest first."""
-        return list(_bits(self._suspects))
+        return list(bits_of(self._suspects))
 
     @property
     def culprit(self) -> int | None:
@@ -89,7 +70,7 @@ class Search:
         for index in pending:
             usable &= ~(1 << index)
         cuts = [(part, self._cuts(part, usable)) for part in parts]
-        weight = [sum(self._weights[i] for i in _bits(part)) for part, _ in cuts]
+        weight = [sum(self._weights[i] for i in bits_of(part)) for part, _ in cuts]
         shares = [0] * len(cuts)
         for _ in range(count):
             room = [k for k, (_, c) in enumerate(cuts) if shares[k] < len(c)]
@@ -106,7 +87,7 @@ class Search:
         usable = self._open()
         if not usable:
             return 0
-        weights = [self._weights[i] for i in _bits(self._suspects)]
+        weights = [self._weights[i] for i in bits_of(self._suspects)]
         total = sum(weights)
         bits = sum(w / total * math.log2(total / w) for w in weights)
         return max(1, min(math.ceil(bits - 1e-9), usable.bit_count()))
@@ -117,13 +98,37 @@ class Search:
     def _cuts(self, part: int, usable: int) -> dict[int, float]:
         """Usable candidate of a part -> weight of the side of the part that it would clear if good."""
         below: dict[int, float] = {}
-        for i in _bits(part):
+        for i in bits_of(part):
             parents = [p for p in self._parents[i] if part >> p & 1]
             if len(parents) > 1:
-                below[i] = sum(self._weights[k] for k in _bits(self._upto[i] & part))
+                below[i] = sum(self._weights[k] for k in bits_of(self._upto[i] & part))
             else:
                 below[i] = self._weights[i] + sum(below[p] for p in parents)
         return {i: w for i, w in below.items() if usable >> i & 1 and self._upto[i] & part != part}
+
+
+def history(
+    weights: Sequence[float], parents: Sequence[Sequence[int]] | None
+) -> tuple[list[float], list[tuple[int, ...]], list[int]]:
+    """Weights, parents, and each candidate with all its ancestors as the bits of an integer. Raises ValueError."""
+    if not weights:
+        raise ValueError("a search needs at least one candidate")
+    if not all(0 < w < math.inf for w in weights):
+        raise ValueError("weights must be positive and finite")
+    count = len(weights)
+    if parents is None:
+        parents = [(i - 1,) if i else () for i in range(count)]
+    if len(parents) != count:
+        raise ValueError("weights and parents must be as many as the candidates")
+    upto: list[int] = []
+    for i, above in enumerate(parents):
+        if any(not 0 <= p < i for p in above):
+            raise ValueError("parents must come before their children")
+        bits = 1 << i
+        for p in above:
+            bits |= upto[p]
+        upto.append(bits)
+    return [float(w) for w in weights], [tuple(above) for above in parents], upto
 
 
 def _nearest(available: dict[int, float], targets: list[float]) -> list[int]:
@@ -136,7 +141,7 @@ def _nearest(available: dict[int, float], targets: list[float]) -> list[int]:
     return chosen
 
 
-def _bits(mask: int) -> Iterator[int]:
+def bits_of(mask: int) -> Iterator[int]:
     text = bin(mask)[:1:-1]
     at = text.find("1")
     while at >= 0:
