@@ -25,9 +25,9 @@ def wheel(tmp_path_factory):
 
 def test_wheel_carries_recipes_and_demo_history(wheel):
     shipped = wheel / "bisect_recompute" / "shipped"
-    for folder, files in (("recipes", "*.yaml"), ("fixtures/demo", "*")):
+    for folder, files in (("recipes", "*.yaml"), ("recipes/models", "*.yaml"), ("fixtures/demo", "*")):
         here = {path.name: path.read_bytes() for path in (ROOT / folder).glob(files)}
-        assert here and here == {path.name: path.read_bytes() for path in (shipped / folder).iterdir()}
+        assert here and here == {path.name: path.read_bytes() for path in (shipped / folder).iterdir() if path.is_file()}
 
 
 def test_recipes_and_demo_are_found_from_the_wheel_alone(wheel, tmp_path):

@@ -58,6 +58,7 @@ def _commits(verdict: Verdict) -> list[Text]:
             Text(f"  {commit.commit}", style="yellow"),
             Text(f"  {plain(commit.subject, 110)}", style="bold"),
             Text(f"  {plain(commit.author, 60)}, {plain(commit.date, 30)}", style="dim"),
+            *([Text(f"  brought by {commit.via.commit}, which moves {plain(commit.via.submodule, 60)}")] if commit.via else []),
         ]
     if verdict.suspects:
         lines = [Text("  the first bad commit is one of these, oldest first; those between cannot be measured")]

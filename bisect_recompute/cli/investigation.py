@@ -10,14 +10,15 @@ from pathlib import Path
 
 from bisect_recompute.cli.measurer import Measurer, Recorder
 from bisect_recompute.cli.plan import Plan
-from bisect_recompute.differ.evidence import CommitChanges, recompute_changes, weight
+from bisect_recompute.differ.evidence import CommitChanges, weight
 from bisect_recompute.driver.loop import Event, Narrowed, ProbeFinished, ProbeStarted, Reused, bisect
 from bisect_recompute.driver.search import Search, Side
+from bisect_recompute.history.commit import Commit
 from bisect_recompute.measurement.journal import Journal
 from bisect_recompute.measurement.judge import Judge
 from bisect_recompute.measurement.moved import moved_files
 from bisect_recompute.measurement.shift import compare
-from bisect_recompute.probe.recipe import RecipeFunction
+from bisect_recompute.probe.bridge import BridgeRecipe
 from bisect_recompute.probe.result import ProbeResult
 from bisect_recompute.verdict.findings import Findings
 
@@ -29,9 +30,9 @@ def investigate(
     plan: Plan, journal: Journal, measurer: Measurer, jobs: int, on_event: Callable[[Event], None]
 ) -> Findings:
     """Measures what is not in the journal yet. KeyboardInterrupt goes up, what is finished by then is kept."""
-    recorder = Recorder(measurer, journal, plan.repository.tree)
+    recorder = Recorder(measurer, journal)
     try:
-        return _Investigation(plan, journal, recorder, jobs, on_event).run()
+        return _Investigation(plan, journal, measurer, recorder, jobs, on_event).run()
     finally:
         recorder.stop()
 
@@ -44,8 +45,9 @@ MERGE = 0.1
 
 
 class _Investigation:
-    def __init__(self, plan: Plan, journal: Journal, recorder: Recorder, jobs: int, on_event):
-        self.plan, self.journal, self.recorder, self.jobs, self.on_event = plan, journal, recorder, jobs, on_event
+    def __init__(self, plan: Plan, journal: Journal, measurer: Measurer, recorder: Recorder, jobs: int, on_event):
+        self.plan, self.journal, self.jobs, self.on_event = plan, journal, jobs, on_event
+        self.measurer, self.recorder = measurer, recorder
         self.results: dict[int, ProbeResult] = {}
         self.sides: dict[int, Side] = {}
         self.changes: list[CommitChanges] = []
@@ -78,14 +80,14 @@ class _Investigation:
         # The differ and the file lists of all commits are ready by the time that the probes are.
         self._read_changes()
         for commit in self.plan.range.commits:
-            self.plan.repository.tree(commit.sha)
+            self.measurer.tree(commit.sha)
         for index, result in answers:
             self._endpoint(ProbeFinished(index, result, _end(index)))
 
     def _read_changes(self) -> None:
-        commits, recipes = self.plan.range.commits, isinstance(self.plan.recipe, RecipeFunction)
+        commits = self.plan.range.commits
         try:
-            self.changes = recompute_changes(self.plan.repository, commits, recipes=recipes)
+            self.changes = self.measurer.changes(commits)
         except Exception as error:  # whatever source it stumbles over: the measurements stand without it
             self.changes = [CommitChanges(commit, ("none",)) for commit in commits]
             self.notes = (f"what the commits change could not be read: {type(error).__name__}: {error}",)
@@ -140,7 +142,7 @@ class _Investigation:
     def _weights(self) -> list[float]:
         """What the differ suspects, times what the endpoints say: a commit outside the code that ran is the last to be
         asked, one that touches a file whose tensors came or went is among the first."""
-        changed = self.plan.repository.changes_in(self.plan.range.commits)
+        changed = self._changed_paths()
         moved = moved_files(self.results[-1], self.results[self.plan.last])
         loaded: set[str] = set()
         for result in self.results.values():
@@ -148,7 +150,7 @@ class _Investigation:
                 loaded |= result.provenance.modules.keys() | set(result.provenance.absent)
 
         def factor(commit: Commit) -> float:
-            paths = {change.path for change in changed[commit.sha]}
+            paths = changed[commit.sha]
             if loaded and not paths & loaded:
                 return UNLOADED
             # Among all parents a merge brings nothing of its own but the resolution of conflicts.
@@ -156,6 +158,18 @@ class _Investigation:
             return whole * (MOVED if paths & moved else 1.0)
 
         return [weight(changes) * factor(changes.commit) for changes in self.changes]
+
+    def _changed_paths(self) -> dict[str, set[str]]:
+        """Of each commit, against its first parent; of a recipe by name those of what it runs."""
+        commits, tree = self.plan.range.commits, self.measurer.tree
+        if not isinstance(self.plan.recipe, BridgeRecipe):
+            changed = self.plan.repository.changes_in(commits)
+            return {sha: {change.path for change in changes} for sha, changes in changed.items()}
+        found = {}
+        for commit in commits:
+            old, new = (tree(commit.parents[0]) if commit.parents else {}), tree(commit.sha)
+            found[commit.sha] = set() if old is new else {path for path, _ in old.items() ^ new.items()}
+        return found
 
     def _note(self, event: Event) -> None:
         if isinstance(event, (ProbeFinished, Reused)):
@@ -200,8 +214,7 @@ class _Investigation:
         )
 
     def _source_line(self, sha: str, file: str, line: int) -> str | None:
-        blob = self.plan.repository.tree(sha).get(file)
-        source = self.plan.repository.read_blob(blob) if blob else _installed(file)
+        source = self.measurer.source(sha, file) or _installed(file)
         lines = (source or b"").splitlines()
         return lines[line - 1].decode("utf-8", "replace") if 0 < line <= len(lines) else None
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import click
 
 from bisect_recompute.cli import final
+from bisect_recompute.cli.bump import inside
 from bisect_recompute.cli.interrupt import interruptible
 from bisect_recompute.cli.investigation import investigate
 from bisect_recompute.cli.measurer import Measurer
@@ -28,6 +29,7 @@ def work(plan: Plan, out: Path, opened: AbstractContextManager[Journal], jobs: i
             with Measurer(plan.repository, plan.recipe, manifest.recipe_spec, manifest.timeout) as measurer:
                 with screen(plan, jobs, quiet) as progress:
                     findings = investigate(plan, journal, measurer, jobs, progress.on_event)
+                findings = inside(findings, plan, journal, measurer, jobs, quiet)
             verdict = decide(findings)
             files = write_files(out, findings, verdict)
     except KeyboardInterrupt:

@@ -5,14 +5,19 @@ from __future__ import annotations
 import dataclasses
 import os
 import shlex
-from collections.abc import Callable
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from bisect_recompute.cli.plan import repository_path
-from bisect_recompute.history.repository import Repository
+from bisect_recompute.cli.recipes import bridge_options
+from bisect_recompute.differ.evidence import CommitChanges, recompute_changes
+from bisect_recompute.errors import UsageError
+from bisect_recompute.history.commit import Commit
+from bisect_recompute.history.repository import Repository, repository_path
 from bisect_recompute.history.worktree import Worktrees, cache_dir
 from bisect_recompute.measurement.journal import Journal
 from bisect_recompute.measurement.same_code import same_code
+from bisect_recompute.probe.bridge import BridgeRecipe
+from bisect_recompute.probe.bridge_commits import BridgeCommit, BridgeCommits, InsideBump, with_settings
 from bisect_recompute.probe.recipe import LaunchRecipe, Recipe, RecipeFunction
 from bisect_recompute.probe.result import ProbeResult
 from bisect_recompute.probe.simulate.client import Simulator
@@ -23,10 +28,13 @@ class Measurer:
     """Calls are thread-safe. A context manager: no process that it started outlives it, no late result is kept."""
 
     def __init__(self, repository: Repository, recipe: Recipe | LaunchRecipe | RecipeFunction, recipe_spec: str,
-                 timeout: float, simulator: Simulator | None = None):
-        """``simulator``: one that is shared and closed by its owner."""
+                 timeout: float, simulator: Simulator | None = None, bridge: InsideBump | None = None):
+        """``simulator``: one that is shared and closed by its owner. ``bridge``: of commits inside a submodule bump."""
         self._repository, self._recipe, self._recipe_spec = repository, recipe, recipe_spec
-        self._worktrees = Worktrees(repository, cache_dir())
+        self._bridge = bridge or (BridgeCommits(repository, recipe) if isinstance(recipe, BridgeRecipe) else None)
+        self.code = self._bridge.core if self._bridge else repository
+        """The repository whose code runs."""
+        self._worktrees = Worktrees(self.code, cache_dir())
         self._simulator = simulator or Simulator(cache_dir() / "bytecode", timeout)
 
     def warm_up(self) -> None:
@@ -34,23 +42,52 @@ class Measurer:
         self._simulator.warm_up("h100" if isinstance(self._recipe, RecipeFunction) else self._recipe.hardware.gpu)
 
     def measure(self, sha: str, log: Path, snapshot: Path | None = None) -> ProbeResult:
-        with self._worktrees.checkout(sha) as tree:
-            result = self._simulator.probe(
-                self._recipe, tree, sha, self._repository.tree(sha), log.absolute(), self._command(sha), snapshot
-            )
+        if self._bridge is None:
+            result = self._simulate(self._recipe, sha, sha, log, snapshot)
+        else:
+            try:
+                here = self._bridge.at(sha)
+            except UsageError as error:
+                return ProbeResult(sha, "unbuildable", "checkout", str(error), 0.0, self._command(sha))
+            result = with_settings(self._simulate(here.recipe, here.core, sha, log, snapshot), here)
         mask_file(log)
         return dataclasses.replace(result, reason=mask(result.reason), log=str(log))
 
+    def _simulate(self, recipe, code: str, sha: str, log: Path, snapshot: Path | None) -> ProbeResult:
+        """The commit ``code`` of the repository whose code runs; the result is said of ``sha``."""
+        with self._worktrees.checkout(code) as tree:
+            return self._simulator.probe(
+                recipe, tree, sha, self.code.tree(code), log.absolute(), self._command(sha), snapshot
+            )
+
+    def inside(self, outer: BridgeCommit) -> Measurer:
+        """Of the submodule's own commits, with the settings of a commit of the repository; shares the simulator."""
+        core = self._bridge.core
+        return Measurer(core, outer.recipe, self._recipe_spec, 0, self._simulator, InsideBump(core, outer))
+
+    def bridge_commit(self, sha: str) -> BridgeCommit | None:
+        """What the recipe comes to at a commit, where its repository pins Megatron-LM."""
+        return self._bridge.at(sha) if self._bridge else None
+
+    def tree(self, sha: str) -> Mapping[str, str]:
+        """Path -> blob id of all that a measurement of the commit can depend on."""
+        return self._bridge.tree(sha) if self._bridge else self._repository.tree(sha)
+
+    def changes(self, commits: Sequence[Commit]) -> list[CommitChanges]:
+        """What the differ says of each commit."""
+        if self._bridge:
+            return self._bridge.changes(commits)
+        return recompute_changes(self._repository, commits, recipes=isinstance(self._recipe, RecipeFunction))
+
+    def source(self, sha: str, path: str) -> bytes | None:
+        """A file as the measurement of the commit saw it."""
+        blob = self.tree(sha).get(path)
+        return self.code.read_blob(blob) if blob else None
+
     def _command(self, sha: str) -> str:
-        call = [
-            "bisect-recompute",
-            "probe",
-            sha,
-            "--repo",
-            repository_path(self._repository),
-            "--recipe",
-            self._recipe_spec,
-        ]
+        call = ["bisect-recompute", "probe", sha, "--repo", repository_path(self._repository), "--recipe", self._recipe_spec]
+        if isinstance(self._recipe, BridgeRecipe):
+            call += bridge_options(self._recipe)
         return shlex.join(call)
 
     def close(self) -> None:
@@ -66,8 +103,8 @@ class Measurer:
 class Recorder:
     """Measurements of a journal, new ones added to it."""
 
-    def __init__(self, measurer: Measurer, journal: Journal, tree: Callable[[str], object]):
-        self._measurer, self._journal, self._tree = measurer, journal, tree
+    def __init__(self, measurer: Measurer, journal: Journal):
+        self._measurer, self._journal = measurer, journal
         self._compared: set[tuple[str, str]] = set()
         self._stopped = False
 
@@ -90,7 +127,7 @@ class Recorder:
         for other in list(self._journal.results.values()):
             if (sha, other.revision) not in self._compared:
                 self._compared.add((sha, other.revision))
-                if same_code(other, self._tree(sha)):
+                if same_code(other, self._measurer.tree(sha)):
                     return other
         return None
 

@@ -50,6 +50,22 @@ probe_kind = click.option(
     show_default=True,
     help="How to measure a commit.",
 )
+def by_name(function):
+    """--submodule-repo and --set: of recipes of Megatron Bridge."""
+    for option in (
+        click.option(
+            "--set", "given", multiple=True, metavar="GROUP.FIELD=VALUE",
+            help="States what the source of a recipe function leaves open, as model.ffn_hidden_size=28672.",
+        ),
+        click.option(
+            "--submodule-repo", type=click.Path(path_type=Path), metavar="PATH",
+            help="A clone of the Megatron-LM that the repository pins; default: the submodule's own.",
+        ),
+    ):
+        function = option(function)
+    return function
+
+
 as_json = click.option(
     "--json", "as_json", is_flag=True, help="One JSON document on standard output, nothing else there."
 )

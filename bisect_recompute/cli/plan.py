@@ -36,9 +36,3 @@ class Plan:
     def commit(self, index: int) -> Commit:
         """-1 is the good endpoint, ``last`` the bad one."""
         return self.range.good if index < 0 else self.range.commits[index]
-
-
-def repository_path(repository: Repository) -> str:
-    """What a user would give as ``--repo``."""
-    folder = repository.git_dir
-    return str(folder.parent if folder.name == ".git" else folder)

@@ -29,6 +29,7 @@ SHOWN = 8
 @click.argument("revision", metavar="[REV]", default="HEAD")
 @options.repo
 @options.recipe
+@options.by_name
 @options.probe_kind
 @options.timeout
 @click.option("--snapshot", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE",
@@ -36,7 +37,7 @@ SHOWN = 8
 @options.as_json
 @options.quiet
 @click.pass_context
-def command(ctx, revision, repo, recipe_spec, probe_kind, timeout, snapshot, as_json, quiet):
+def command(ctx, revision, repo, recipe_spec, submodule_repo, given, probe_kind, timeout, snapshot, as_json, quiet):
     """Measures one commit (default HEAD): a simulated training step of its code.
 
     Exit code: 0 measured (out of memory is a measurement), 2 the call was wrong, 5 the commit cannot be probed.
@@ -49,7 +50,7 @@ def command(ctx, revision, repo, recipe_spec, probe_kind, timeout, snapshot, as_
         _check_writable(snapshot)
     repository = Repository(repo)
     commit = repository.commit(revision)
-    recipe = find_recipe(recipe_spec, repository, commit.sha)
+    recipe = find_recipe(recipe_spec, repository, commit.sha, submodule_repo=submodule_repo, given=given)
     if not quiet:
         click.echo(f"{commit.sha[:10]} {plain(commit.subject, 100)}: recipe {plain(recipe.name, 60)}", err=True)
     log = cache_dir() / "logs" / f"{commit.sha}-{os.getpid()}.log"

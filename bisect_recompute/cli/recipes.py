@@ -5,22 +5,42 @@ from __future__ import annotations
 import ast
 import dataclasses
 import re
+from collections.abc import Sequence
 from pathlib import Path
 
 import yaml
 
+from bisect_recompute.differ.source.submodule import submodule_clone
 from bisect_recompute.errors import UsageError
-from bisect_recompute.history.repository import Repository
+from bisect_recompute.history.repository import Repository, repository_path
+from bisect_recompute.probe.bridge import BridgeRecipe
+from bisect_recompute.probe.bridge_commits import SUBMODULE, BridgeCommits
 from bisect_recompute.probe.recipe import Recipe, RecipeFunction, Thresholds, load_recipe, parse_recipe, shipped_recipes
 
 
-def find_recipe(spec: str, repository: Repository, *revisions: str) -> Recipe | RecipeFunction:
+def find_recipe(
+    spec: str, repository: Repository, *revisions: str, submodule_repo: Path | None = None, given: Sequence[str] = ()
+) -> Recipe | RecipeFunction:
     """A file, a shipped recipe, or a recipe function that the repository has at the last of ``revisions``.
 
-    Raises UsageError: no such recipe, malformed, several functions of that name (they are listed), or a YAML recipe
-    where one of ``revisions`` has no Megatron Core: the installed one would be measured.
+    Where the repository pins Megatron-LM as a submodule, the function's settings are read from its source;
+    ``submodule_repo`` is a clone of that (default: the submodule's own), ``given`` are the user's GROUP.FIELD=VALUE.
+
+    Raises UsageError: no such recipe, malformed, several functions of that name (they are listed), what cannot be known at
+    one of ``revisions``, or a YAML recipe where one has no Megatron Core: the installed one would be measured.
     """
     recipe = _find(spec, repository, revisions[-1])
+    pins = _pins(repository, revisions[-1]) if isinstance(recipe, RecipeFunction) else []
+    if pins:
+        recipe = BridgeRecipe(
+            recipe.module, recipe.function, recipe.thresholds, _core(repository, pins[0], submodule_repo), _stated(given)
+        )
+        commits = BridgeCommits(repository, recipe)
+        for revision in revisions:
+            commits.at(revision)
+        return recipe
+    if given or submodule_repo:
+        raise UsageError("--set and --submodule-repo are for recipe functions of a repository that pins Megatron-LM as a submodule")
     for revision in revisions if not isinstance(recipe, RecipeFunction) else ():
         if not repository.tree(revision, "megatron/core"):
             raise UsageError(
@@ -31,24 +51,61 @@ def find_recipe(spec: str, repository: Repository, *revisions: str) -> Recipe | 
 
 
 def _find(spec: str, repository: Repository, revision: str) -> Recipe | RecipeFunction:
-    module, colon, function = spec.partition(":")
     if Path(spec).is_file() or spec in shipped_recipes():
         return load_recipe(spec)
-    if colon and function.isidentifier() and all(part.isidentifier() for part in module.split(".")):
-        return _stated_function(module, function, repository, revision)
-    if spec.isidentifier():
-        found = _functions_named(spec, repository, revision)
-        if len(found) > 1:
-            raise UsageError(
-                f"{len(found)} functions are named {spec} at {revision[:10]}, say which: {', '.join(found)}"
-            )
-        if found:
-            return RecipeFunction(found[0].partition(":")[0], spec)
-    return load_recipe(spec)
+    named = _NAME.fullmatch(spec)
+    if named is None:
+        return load_recipe(spec)
+    module, function, cell = named["module"], named["function"], named["cell"] or ""
+    if module:
+        return _stated_function(module, function, cell, repository, revision)
+    found = _functions_named(function, repository, revision)
+    if len(found) > 1:
+        raise UsageError(f"{len(found)} functions are named {function} at {revision[:10]}, say which: {', '.join(found)}")
+    return RecipeFunction(found[0].partition(":")[0], function + cell) if found else load_recipe(spec)
+
+
+_NAME = re.compile(r"(?:(?P<module>[^\W\d]\w*(?:\.[^\W\d]\w*)*):)?(?P<function>[^\W\d]\w*)(?P<cell>\[[\w,]+\])?")
+"""A recipe function; in brackets the cell of a launcher's configuration, as ``show`` writes it."""
+
+
+def _pins(repository: Repository, revision: str) -> list[str]:
+    return sorted(path for path in repository.submodules(revision) if path.rpartition("/")[2] == SUBMODULE)
+
+
+def _core(repository: Repository, path: str, given: Path | None) -> str:
+    clone = Repository(given) if given else submodule_clone(repository, path)
+    if clone is None:
+        raise UsageError(
+            f"the recipe runs on the Megatron-LM that {path} pins, and that submodule is not checked out: "
+            "give a clone of Megatron-LM with --submodule-repo PATH"
+        )
+    return repository_path(clone)
+
+
+def _stated(given: Sequence[str]) -> tuple[tuple[str, str], ...]:
+    pairs = []
+    for text in given:
+        key, equals, value = text.partition("=")
+        if not equals or "." not in key:
+            raise UsageError(f"--set {text}: write GROUP.FIELD=VALUE, as model.ffn_hidden_size=28672")
+        try:
+            yaml.safe_load(value)
+        except yaml.YAMLError:
+            raise UsageError(f"--set {text}: the value is no YAML") from None
+        pairs.append((key, value))
+    return tuple(sorted(dict(pairs).items()))
+
+
+def bridge_options(recipe: BridgeRecipe) -> list[str]:
+    """The call's options that make the same recipe."""
+    return ["--submodule-repo", recipe.core, *(part for key, value in recipe.given for part in ("--set", f"{key}={value}"))]
 
 
 def recipe_text(recipe: Recipe | RecipeFunction) -> str:
     """Text from which ``recipe_from_text`` makes the same recipe, whatever happens to its file."""
+    if isinstance(recipe, BridgeRecipe):
+        return yaml.safe_dump({"recipe": recipe.name, "core": recipe.core, "set": dict(recipe.given)}, sort_keys=False)
     if isinstance(recipe, RecipeFunction):
         return recipe.name
     return yaml.safe_dump(recipe.model_dump(exclude_unset=True, exclude={"thresholds"}), sort_keys=False)
@@ -56,7 +113,11 @@ def recipe_text(recipe: Recipe | RecipeFunction) -> str:
 
 def recipe_from_text(text: str, is_function: bool, thresholds: Thresholds) -> Recipe | RecipeFunction:
     if is_function:
-        module, _, function = text.partition(":")
+        data = yaml.safe_load(text)
+        by_name = isinstance(data, dict) and "core" in data
+        module, _, function = (data["recipe"] if by_name else text).partition(":")
+        if by_name:
+            return BridgeRecipe(module, function, thresholds, data["core"], tuple(data["set"].items()))
         return RecipeFunction(module, function, thresholds)
     return with_thresholds(parse_recipe(text, "manifest.json", ""), thresholds)
 
@@ -67,14 +128,14 @@ def with_thresholds(recipe: Recipe | RecipeFunction, thresholds: Thresholds) -> 
     return recipe.model_copy(update={"thresholds": thresholds})
 
 
-def _stated_function(module: str, function: str, repository: Repository, revision: str) -> RecipeFunction:
+def _stated_function(module: str, function: str, cell: str, repository: Repository, revision: str) -> RecipeFunction:
     tree = repository.tree(revision)
     path = module.replace(".", "/")
     if not any(f"{root}{path}{end}" in tree for root in ("", "src/") for end in (".py", "/__init__.py")):
         found = [name for name in _functions_named(function, repository, revision)]
         hint = f"; did you mean {found[0]}?" if found else ""
         raise UsageError(f"no such recipe: {repository.name} has no module {module} at {revision[:10]}{hint}")
-    return RecipeFunction(module, function)
+    return RecipeFunction(module, function + cell)
 
 
 def _functions_named(name: str, repository: Repository, revision: str) -> list[str]:

@@ -9,11 +9,12 @@ from pathlib import Path
 import click
 
 from bisect_recompute.cli import options
-from bisect_recompute.cli.plan import Plan, repository_path
-from bisect_recompute.cli.recipes import find_recipe, recipe_text, with_thresholds
+from bisect_recompute.cli.plan import Plan
+from bisect_recompute.cli.recipes import bridge_options, find_recipe, recipe_text, with_thresholds
 from bisect_recompute.errors import UsageError
-from bisect_recompute.history.repository import Repository
+from bisect_recompute.history.repository import Repository, repository_path
 from bisect_recompute.measurement.journal import MANIFEST, Manifest, new_journal
+from bisect_recompute.probe.bridge import BridgeRecipe
 from bisect_recompute.probe.recipe import RecipeFunction, Thresholds
 
 RUNS = Path("bisect-recompute-out")
@@ -23,6 +24,7 @@ RUNS = Path("bisect-recompute-out")
 @click.argument("span", metavar="GOOD..BAD")
 @options.repo
 @options.recipe
+@options.by_name
 @options.probe_kind
 @options.question
 @click.option(
@@ -46,6 +48,8 @@ def command(
     span,
     repo,
     recipe_spec,
+    submodule_repo,
+    given,
     probe_kind,
     metric,
     threshold,
@@ -65,7 +69,9 @@ def command(
     options.only_simulate(probe_kind)
     repository = Repository(repo)
     commits = repository.range(span, first_parent)
-    recipe = find_recipe(recipe_spec, repository, commits.good.sha, commits.bad.sha)
+    recipe = find_recipe(
+        recipe_spec, repository, commits.good.sha, commits.bad.sha, submodule_repo=submodule_repo, given=given
+    )
     if threshold is not None:
         recipe = with_thresholds(recipe, Thresholds(memory=threshold, throughput=threshold))
     manifest = Manifest(
@@ -83,7 +89,7 @@ def command(
         memory_threshold=recipe.thresholds.memory,
         throughput_threshold=recipe.thresholds.throughput,
         timeout=timeout,
-        reproduce=_call(repository, commits, ctx),
+        reproduce=_call(repository, commits, recipe, ctx),
         versions=options.versions(),
     )
     from bisect_recompute.cli.main_job import work
@@ -93,7 +99,7 @@ def command(
     ctx.exit(work(plan, folder, new_journal(folder, manifest), jobs or options.default_jobs(), as_json, quiet))
 
 
-def _call(repository: Repository, commits, ctx: click.Context) -> str:
+def _call(repository: Repository, commits, recipe, ctx: click.Context) -> str:
     call = [
         "bisect-recompute",
         "run",
@@ -103,6 +109,8 @@ def _call(repository: Repository, commits, ctx: click.Context) -> str:
         "--recipe",
         ctx.params["recipe_spec"],
     ]
+    if isinstance(recipe, BridgeRecipe):
+        call += bridge_options(recipe)
     for name in ("metric", "threshold", "direction", "timeout"):
         if ctx.get_parameter_source(name) == click.core.ParameterSource.COMMANDLINE:
             call += [f"--{name}", f"{ctx.params[name]}"]

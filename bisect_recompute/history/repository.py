@@ -236,6 +236,12 @@ class Repository:
         return self._entries[tree]
 
 
+def repository_path(repository: Repository) -> str:
+    """What a user would give as ``--repo``."""
+    folder = repository.git_dir
+    return str(folder.parent if folder.name == ".git" else folder)
+
+
 def _join(folder: str, name: bytes) -> str:
     return sys.intern(f"{folder}/{os.fsdecode(name)}" if folder else os.fsdecode(name))
 

@@ -207,13 +207,16 @@ LARGEST = 2**20
 MOST_LISTED = 40
 
 
-def shipped_recipes() -> dict[str, Path]:
-    """Name -> file of the recipes that come with the tool (a checkout's ``recipes/`` or the wheel's copy)."""
+def shipped_folder() -> Path:
+    """A checkout's ``recipes/`` or the wheel's copy."""
     package = Path(__file__).resolve().parents[1]
-    for folder in (package / "shipped" / "recipes", package.parent / "recipes"):
-        if folder.is_dir():
-            return {path.stem: path for path in sorted(folder.glob("*.yaml"))}
-    return {}
+    copy = package / "shipped" / "recipes"
+    return copy if copy.is_dir() else package.parent / "recipes"
+
+
+def shipped_recipes() -> dict[str, Path]:
+    """Name -> file of the recipes that come with the tool."""
+    return {path.stem: path for path in sorted(shipped_folder().glob("*.yaml"))}
 
 
 def load_recipe(spec: str) -> Recipe | LaunchRecipe:
@@ -258,7 +261,7 @@ def parse_recipe(text: str, source: str, name: str) -> Recipe | LaunchRecipe:
     try:
         recipe = kind.model_validate(data, strict=True)
     except ValidationError as error:
-        raise UsageError(f"{source}: {_first_problem(error, kind)}") from None
+        raise UsageError(f"{source}: {first_problem(error, kind)}") from None
     return recipe if recipe.name else recipe.model_copy(update={"name": name})
 
 
@@ -290,7 +293,7 @@ _Loader.add_implicit_resolver(
 )
 
 
-def _first_problem(error: ValidationError, kind: type[Group]) -> str:
+def first_problem(error: ValidationError, kind: type[Group]) -> str:
     # A misspelt field also leaves the right one missing: the misspelling is the fault to name.
     problem = min(error.errors(), key=lambda p: p["type"] != "extra_forbidden")
     location = [str(part) for part in problem["loc"]]

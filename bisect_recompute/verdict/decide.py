@@ -6,7 +6,7 @@ from bisect_recompute.measurement.shift import UNITS, Shift
 from bisect_recompute.verdict.cause import cause_of
 from bisect_recompute.verdict.evidence import evidence_of, share_explained
 from bisect_recompute.verdict.findings import Findings
-from bisect_recompute.verdict.verdict import Culprit, Metric, Metrics, Probes, Range, Verdict
+from bisect_recompute.verdict.verdict import Culprit, Metric, Metrics, Probes, Range, Verdict, Via
 
 LONGEST_SUBJECT = 500
 """Characters; git sets no limit."""
@@ -14,7 +14,8 @@ LONGEST_SUBJECT = 500
 
 def decide(findings: Findings) -> Verdict:
     f, outcome = findings, _outcome(findings)
-    sides = (f.last_good, f.culprit) if outcome == "culprit" else (-1, f.last)
+    blamed = f.inside or f
+    sides = (blamed.last_good, blamed.culprit) if outcome == "culprit" else (-1, f.last)
     return Verdict(
         outcome=outcome,
         range=Range(
@@ -26,11 +27,11 @@ def decide(findings: Findings) -> Verdict:
         ),
         culprit=_culprit(f) if outcome == "culprit" else None,
         suspects=[f.commit(index).sha for index in sorted(f.suspects)] if outcome == "inconclusive" else [],
-        metrics=_metrics(f, *sides),
-        cause=cause_of(f),
+        metrics=_metrics(blamed, *sides),
+        cause=cause_of(blamed),
         confidence=_confidence(f, outcome),
         probes=_probes(f),
-        evidence=evidence_of(f),
+        evidence=[*evidence_of(f), *(evidence_of(f.inside) if f.inside else [])],
         recipe=f.recipe.name,
         reproduce=f.reproduce,
         versions=dict(f.versions),
@@ -46,6 +47,9 @@ def _outcome(f: Findings) -> str:
 
 
 def _culprit(f: Findings) -> Culprit:
+    if f.inside:
+        via = Via(commit=f.commit(f.culprit).sha, submodule=f.submodule)
+        return _culprit(f.inside).model_copy(update={"via": via})
     commit = f.commit(f.culprit)
     return Culprit(
         commit=commit.sha,
@@ -78,7 +82,8 @@ def _confidence(f: Findings, outcome: str) -> float:
     Inconclusive: the chance of each suspect. No shift: 1, both ends were measured. Endpoint failed: 0.
     """
     if outcome == "culprit":
-        return round(min(1.0, max(0.0, share_explained(f))), 3)
+        inner = share_explained(f.inside) if f.inside else 1.0
+        return round(min(1.0, max(0.0, share_explained(f) * inner)), 3)
     return {"inconclusive": round(1 / max(len(f.suspects), 1), 3), "no-shift": 1.0, "endpoint-failed": 0.0}[outcome]
 
 

@@ -36,6 +36,10 @@ class Findings:
     """What the reader of the verdict must know, one sentence each."""
     source_line: Callable[[str, str, int], str | None] = lambda commit, file, line: None
     """(commit, file, line) -> text of that line, None where it cannot be read."""
+    inside: Findings | None = None
+    """Of the search inside the submodule that the culprit moves, where that names a commit."""
+    submodule: str = ""
+    """Path of that submodule."""
     reproduce: str = ""
     versions: Mapping[str, str] = field(default_factory=dict)
 

@@ -10,7 +10,7 @@ from bisect_recompute.differ.recipes.classes import BOUNDARY
 from bisect_recompute.differ.recipes.source import last_word
 from bisect_recompute.differ.recipes.state import Exhausted, Frame, Imprecise, Raised
 from bisect_recompute.differ.recipes.values import (
-    HEAP, MISSING, TAINT, ADict, Bound, Class, Container, EnumMember, External, Func, Method, Module, Obj, Partial,
+    MISSING, PUBLISHED, ADict, Bound, Class, External, Func, Method, Obj, Partial,
     Super, Unknown, describe, is_primitive,
 )
 
@@ -119,7 +119,22 @@ class Calls:
         fresh = not any(isinstance(v, (Obj, Class)) for v in values) and (
             isinstance(func, External) or (isinstance(func, Unknown) and func.fresh) or isinstance(func, (Func, Bound, Class))
         )
-        return Unknown(f"the result of {name}" if not isinstance(func, Unknown) else name, fresh, self.next_serial())
+        made = Unknown(f"the result of {name}" if not isinstance(func, Unknown) else name, fresh, self.next_serial())
+        self._published(made, func, args)
+        return made
+
+    def _published(self, made: Unknown, func: Any, args: list) -> None:
+        """What comes from a published model, and from what comes from it, has that model's facts as its defaults."""
+        if self.published is None:
+            return
+        if isinstance(func, Unknown):
+            name = func.attrs.get(PUBLISHED, (None,))[0]
+        else:
+            loads = isinstance(func, External) and func.name.replace(":", ".").rpartition(".")[2] in _LOADERS
+            name = args[0][0] if loads and args else None
+        if isinstance(name, str):
+            made.attrs[PUBLISHED] = (name, None, True)
+            made.attrs.update((field, (value, None, True)) for field, value in self.published(name).items())
 
     # Functions of the repository
 

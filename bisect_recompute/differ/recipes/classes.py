@@ -8,7 +8,7 @@ from typing import Any, Optional
 from bisect_recompute.differ.recipes.source import last_word, member_chunk, mentions, touched_names
 from bisect_recompute.differ.recipes.state import Frame, Imprecise, Raised
 from bisect_recompute.differ.recipes.values import (
-    MISSING, TAINT, Bound, Class, Container, EnumMember, External, Func, Method, Module, Obj, Partial,
+    MISSING, PUBLISHED, TAINT, Bound, Class, Container, EnumMember, External, Func, Method, Module, Obj, Partial,
     Super, Unknown, describe, is_primitive, same,
 )
 
@@ -427,6 +427,8 @@ class Classes:
             self.next_serial(),
             self._inner_aliases(owner, name) if isinstance(owner, Unknown) and owner.aliases else (),
         )
+        if PUBLISHED in owner.attrs:
+            child.attrs[PUBLISHED] = owner.attrs[PUBLISHED]
         self.put(owner.attrs, name, (child, None, True))
         return child
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import sys
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from bisect_recompute.differ.recipes.calls import Calls
@@ -56,6 +57,8 @@ class Interpreter(Statements, Expressions, Calls, Classes, Library, Launcher, Mo
         self.yaml_nodes: dict = {}
         self.yaml_origins: dict = {}
         self.kept_alive: list = []
+        self.published: Callable[[str], Mapping[str, Any]] | None = None
+        """Name of a published model -> fields of its configuration, as plain immutable values; {}: nothing is known."""
         self.statements = {getattr(ast, n[3:]): getattr(self, n) for n in dir(self) if n.startswith("do_") and hasattr(ast, n[3:])}
         self.statements[ast.Nonlocal] = self.do_Global
         self.expressions = _Handlers(

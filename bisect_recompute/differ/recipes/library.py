@@ -10,7 +10,7 @@ from typing import Any, Optional
 from bisect_recompute.differ.recipes.classes import FieldSpec
 from bisect_recompute.differ.recipes.state import Imprecise, Raised
 from bisect_recompute.differ.recipes.values import (
-    MISSING, TAINT, ADict, AList, ASet, Bound, Class, Container, EnumMember, External, Func, Method, Module, NotKnown,
+    MISSING, TAINT, ADict, AList, ASet, Bound, Class, Container, EnumMember, External, Func, Method, NotKnown,
     Obj, Partial, Unknown, describe, is_primitive, to_python,
 )
 

@@ -10,6 +10,8 @@ ITEMS = 0
 """Key of a container's content; no name, so no place of another kind has it."""
 TAINT = "!taint"
 """Attribute that says why any attribute may have any value."""
+PUBLISHED = "!published"
+"""Attribute of what is made from a published model: the model's name on Hugging Face."""
 
 
 class NotKnown(Exception):
