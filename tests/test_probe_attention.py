@@ -47,7 +47,7 @@ def kept(flash, fused, packed):
     torch.autograd.grad(out, qkv, torch.empty_like(out))
     return {{"backend": gpu.attention_backend, "kept": held}}
 
-SimulatedGpu.current = gpu = SimulatedGpu(MemoryTracker(Files()), (9, 0))
+SimulatedGpu.current = gpu = SimulatedGpu(MemoryTracker(Files()), GPUS["h100"])
 with gpu:
     found = {{
         "flash": kept(True, False, False), "fused": kept(False, True, False), "both": kept(True, True, False),

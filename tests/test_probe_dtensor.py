@@ -18,7 +18,7 @@ from bisect_recompute.probe.simulate.memory import MemoryTracker
 class Files(dict):
     __missing__ = lambda self, code: None
 
-SimulatedGpu.current = gpu = SimulatedGpu(MemoryTracker(Files()), (9, 0))
+SimulatedGpu.current = gpu = SimulatedGpu(MemoryTracker(Files()), GPUS["h100"])
 tracker = gpu.tracker
 with gpu:
     distributed.connect(7, 8)

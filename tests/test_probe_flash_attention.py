@@ -41,7 +41,7 @@ class Files(dict):
 def heads(count, *rows):
     return torch.empty((*rows, count, %(d)d), dtype=torch.bfloat16, device="cuda", requires_grad=True)
 
-SimulatedGpu.current = gpu = SimulatedGpu(MemoryTracker(Files()), (9, 0))
+SimulatedGpu.current = gpu = SimulatedGpu(MemoryTracker(Files()), GPUS["h100"])
 b, s, h, g = %(b)d, %(s)d, %(h)d, %(g)d
 with gpu:
     starts = torch.arange(0, (b + 1) * s, s, dtype=torch.int32, device="cuda")

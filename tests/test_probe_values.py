@@ -8,6 +8,7 @@ import torch.distributed as dist
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bisect_recompute.probe.gpu import GPUS
 from bisect_recompute.probe.simulate.arithmetic import UnknownValue
 from bisect_recompute.probe.simulate.device import SimulatedGpu
 from bisect_recompute.probe.simulate.memory import MemoryTracker
@@ -18,7 +19,7 @@ TOKENS, EXPERTS = 96, 8
 
 @pytest.fixture
 def gpu():
-    with SimulatedGpu(MemoryTracker(defaultdict(lambda: None)), (9, 0)) as simulated:
+    with SimulatedGpu(MemoryTracker(defaultdict(lambda: None)), GPUS["h100"]) as simulated:
         yield simulated
 
 
@@ -85,7 +86,7 @@ def _into_a_view(t):
 def test_known_numbers_stay_known(numbers, steps):
     """Numbers and shapes after any operators are those that the CPU computes."""
     on_cpu = torch.tensor(numbers)
-    with SimulatedGpu(MemoryTracker(defaultdict(lambda: None)), (9, 0)):
+    with SimulatedGpu(MemoryTracker(defaultdict(lambda: None)), GPUS["h100"]):
         simulated = torch.tensor(numbers).to(META)
         for step in steps:
             if not on_cpu.numel():

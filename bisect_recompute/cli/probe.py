@@ -17,7 +17,7 @@ from bisect_recompute.errors import UsageError
 from bisect_recompute.history.repository import Repository
 from bisect_recompute.history.worktree import cache_dir
 from bisect_recompute.probe.recipe import RecipeFunction
-from bisect_recompute.probe.result import MemoryUse, ProbeResult
+from bisect_recompute.probe.result import MemoryUse, ProbeResult, Throughput
 from bisect_recompute.report.text import plain
 from bisect_recompute.verdict.numbers import amount
 
@@ -106,11 +106,18 @@ def show(result: ProbeResult, recipe) -> None:
         console.print(
             Text(
                 f"throughput  {amount(result.throughput.tflops_per_gpu, 'TFLOP/s/GPU')}, "
-                f"{result.throughput.step_seconds:.2f} s a step (a model of the FLOPs)"
+                f"{result.throughput.step_seconds:.3g} s a step (a model): {_split(result.throughput)}"
             )
         )
     for line in (*_categories(memory), *_tensors(memory), *_proof(result)):
         console.print(line)
+
+
+def _split(throughput: Throughput) -> str:
+    parts = {**throughput.seconds_by_kind, "recomputed": throughput.recomputed_seconds}
+    return ", ".join(
+        f"{kind.replace('_', ' ')} {seconds / throughput.step_seconds:.0%}" for kind, seconds in parts.items() if seconds
+    )
 
 
 def _categories(memory: MemoryUse) -> list[Text]:

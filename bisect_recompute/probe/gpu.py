@@ -1,28 +1,41 @@
-"""The GPUs that a recipe may name, from NVIDIA's public data sheets."""
+"""The GPUs that a recipe may name, from vendors' data sheets (``gpus.yaml``)."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
+
+import yaml
 
 
 @dataclass(frozen=True)
 class Gpu:
+    """Rates of one GPU: dense peaks in TFLOP/s, bandwidths in GB/s (10^9), links in one direction."""
+
     name: str
+    source: str
     memory_bytes: int
     """What ``torch.cuda.get_device_properties`` reports as total memory, about the label's size."""
-    bf16_tflops: float
-    """Dense tensor-core peak in TFLOP/s."""
     compute_capability: tuple[int, int]
     multiprocessors: int
+    tflops: dict[str, float]
+    """Precision (bf16, fp16, fp8, fp4, fp32) -> peak."""
+    matmul_efficiency: float
+    """Share of the tensor cores' peak that large matrix products reach."""
+    hbm: float
+    nvlink: float
+    nvlink_domain: int
+    """GPUs that reach each other over NVLink."""
+    network: float
+    host: float
 
 
-GPUS = {
-    gpu.name: gpu
-    for gpu in (
-        Gpu("a100", 80 * 2**30, 312.0, (8, 0), 108),
-        Gpu("h100", 80 * 2**30, 989.4, (9, 0), 132),
-        Gpu("h200", 141 * 10**9, 989.4, (9, 0), 132),
-        Gpu("b200", 180 * 10**9, 2250.0, (10, 0), 148),
-        Gpu("gb200", 186 * 10**9, 2500.0, (10, 0), 152),
-    )
-}
+def _read(path: Path) -> dict[str, Gpu]:
+    entries = yaml.safe_load(path.read_text())
+    return {
+        name: Gpu(name=name, **{**entry, "compute_capability": tuple(entry["compute_capability"])})
+        for name, entry in entries.items()
+    }
+
+
+GPUS = _read(Path(__file__).with_name("gpus.yaml"))

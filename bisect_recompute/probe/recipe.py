@@ -182,6 +182,11 @@ class LaunchRecipe(Group):
         return self.hardware.expandable_segments or "expandable_segments:True" in settings.split(",")
 
     @property
+    def shards_parameters(self) -> bool:
+        """Fully sharded data parallelism: parameters are gathered, gradients reduced in every microbatch."""
+        return any(self.launch.has(option) for option in ("--use-megatron-fsdp", "--use-custom-fsdp", "--use-torch-fsdp2"))
+
+    @property
     def launch(self) -> Launch:
         return read_launch(self.megatron_args)
 

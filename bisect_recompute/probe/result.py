@@ -52,14 +52,22 @@ class MemoryUse:
 
 @dataclass(frozen=True)
 class Throughput:
-    """A model: FLOPs of the dispatched operators over the named GPU's dense peak, nothing else."""
+    """A model of the named GPU: a roofline for every kernel, collectives by message size and topology, overlap by stream, the
+    pipeline's bubble."""
 
     step_seconds: float
     tflops_per_gpu: float
-    """Useful FLOPs (recomputed ones excluded) per GPU over ``step_seconds``, in TFLOP/s/GPU."""
+    """FLOPs of the model per GPU over ``step_seconds``, in TFLOP/s/GPU, as Megatron-LM logs it: what is recomputed does not count."""
     flops: float
-    """FLOPs one GPU executes in a step, recomputed ones included."""
+    """FLOPs that the busiest simulated GPU executes in a step, recomputed ones included."""
     recomputed_flops: float
+    hardware_tflops_per_gpu: float = 0.0
+    """Executed FLOPs, recomputed ones included, of the mean GPU over ``step_seconds``."""
+    seconds_by_kind: dict[str, float] = field(default_factory=dict)
+    """``step_seconds`` of the slowest pipeline stage: matmul (kernels bound by FLOPs), memory_bound (by memory bandwidth or launch
+    latency), communication (what no kernel hides), bubble (waiting for other pipeline stages)."""
+    recomputed_seconds: float = 0.0
+    """Of these, what ran again in backward."""
 
 
 @dataclass(frozen=True)

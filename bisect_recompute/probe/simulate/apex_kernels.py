@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from bisect_recompute.probe.simulate.device import SimulatedGpu
+from bisect_recompute.probe.simulate.device import SimulatedGpu, one_kernel
 from bisect_recompute.probe.simulate.placeholders import register
 
 
@@ -13,10 +13,12 @@ def _accumulate_weight_gradient(total_input, grad_output, main_grad):
     SimulatedGpu.current.add_flops(2.0 * total_input.numel() * grad_output.shape[-1])
 
 
+@one_kernel
 def _softmax(scores, *rest):
     return torch.empty_like(scores)
 
 
+@one_kernel
 def _softmax_backward(grad, softmax, scale):
     return grad  # the kernel writes over the incoming gradient
 
@@ -31,6 +33,7 @@ class _LayerNorm(torch.autograd.Function):
     """Apex's layer normalisation: keeps the input (or, memory-efficient, the output) and two fp32 numbers a row."""
 
     @staticmethod
+    @one_kernel
     def _run(ctx, x, weight, bias, memory_efficient):
         rows = x.shape[:-1].numel() if x.dim() > 1 else 1
         out = torch.empty_like(x, memory_format=torch.contiguous_format)
@@ -39,6 +42,7 @@ class _LayerNorm(torch.autograd.Function):
         return out
 
     @staticmethod
+    @one_kernel
     def _gradients(ctx, grad):
         kept, weight, bias, *_ = ctx.saved_tensors
         return torch.empty_like(kept), torch.empty_like(weight), torch.empty_like(bias)
@@ -68,11 +72,13 @@ class _Rotary(torch.autograd.Function):
     """A rotated copy; backward needs the angles alone."""
 
     @staticmethod
+    @one_kernel
     def forward(ctx, t, freqs):
         ctx.save_for_backward(freqs)
         return torch.empty_like(t, memory_format=torch.contiguous_format)
 
     @staticmethod
+    @one_kernel
     def backward(ctx, grad):
         return torch.empty_like(grad, memory_format=torch.contiguous_format), None
 

@@ -19,6 +19,7 @@ from bisect_recompute.probe.simulate import rank as one_rank, script
 from bisect_recompute.probe.simulate.imports import CommitFinder
 from bisect_recompute.probe.simulate.recipe_function import read_recipe_function
 from bisect_recompute.probe.simulate.runtime import package_versions
+from bisect_recompute.probe.simulate.step_time import stages, whole_step
 
 IMPORTS = (
     "megatron.core.parallel_state", "megatron.core.tensor_parallel.random", "megatron.core.models.gpt",
@@ -101,7 +102,7 @@ def _measure(job: dict, on_stage) -> dict:
         _keep_snapshot(Path(job["snapshot"]), hottest.rank, ranks)
     return {
         "memory": _memory(recipe, measurements, hottest),
-        "throughput": _throughput(recipe, max(measurements, key=lambda m: m.flops)),
+        "throughput": _throughput(measurements, recipe.gpus if launched else recipe.parallel.world_size),
         "provenance": finder.provenance(job["blobs"], _versions(), hottest.attention_backend),
         "settings": hottest.settings,
         "notes": _notes(recipe, hottest.peak_bytes),
@@ -188,12 +189,22 @@ def _memory(recipe: Recipe, measurements, hottest) -> MemoryUse:
     )
 
 
-def _throughput(recipe: Recipe, busiest) -> Throughput:
-    seconds = busiest.flops / (GPUS[recipe.hardware.gpu].bf16_tflops * 1e12)
-    useful = busiest.flops - busiest.recomputed_flops
+def _throughput(measurements: list[one_rank.RankMeasurement], gpus: int) -> Throughput:
+    busiest = max(measurements, key=lambda m: m.flops)
+    kinds, recomputed = whole_step([m.time for m in measurements])
+    seconds = sum(kinds.values())
+    flops_of = {m.time.stage: m for m in measurements}
+    of_stages = [flops_of[time.stage] for time in stages([m.time for m in measurements])]
+    executed, useful = (
+        sum(count(m) for m in of_stages) / len(of_stages)
+        for count in (lambda m: m.flops, lambda m: m.flops - m.recomputed_flops)
+    )
+    if busiest.model_flops is not None:
+        useful = busiest.model_flops / gpus
     return Throughput(
-        step_seconds=seconds, tflops_per_gpu=useful / seconds / 1e12 if seconds else 0.0, flops=busiest.flops,
-        recomputed_flops=busiest.recomputed_flops,
+        step_seconds=seconds, tflops_per_gpu=useful / seconds / 1e12, flops=busiest.flops,
+        recomputed_flops=busiest.recomputed_flops, hardware_tflops_per_gpu=executed / seconds / 1e12,
+        seconds_by_kind=dict(kinds), recomputed_seconds=recomputed,
     )
 
 
@@ -202,7 +213,8 @@ def _notes(recipe: Recipe, peak_bytes: int) -> tuple[str, ...]:
     notes = [
         "Memory: simulated tensors of the training step, replayed through a model of PyTorch's caching allocator; NCCL "
         "buffers and the CUDA context are not counted.",
-        f"Throughput is a model: FLOPs of the matrix products and attention over the dense peak of {gpu.name}.",
+        f"Throughput is a model of {gpu.name}: kernels at {gpu.matmul_efficiency:.0%} of the dense peak or at the bandwidth of its "
+        "memory, collectives at that of its links, the pipeline's bubble; the CPU is never late.",
     ]
     if peak_bytes > gpu.memory_bytes:
         notes.append(f"The peak exceeds the {gpu.memory_bytes / 2**30:.0f} GiB of {gpu.name}: there this step would run out "

@@ -17,9 +17,9 @@ from bisect_recompute.probe.simulate.values import Values
 c10d = torch.ops.c10d
 
 
-def run(func, args):
+def run(func, args, work):
     """The result of a c10d operator on the fake process group."""
-    work = torch._C._distributed_c10d.FakeWork().boxed()
+    work = work.boxed()
     returns = len(func._schema.returns)
     if returns == 0:
         return None

@@ -1,4 +1,4 @@
-"""Stand-ins on ``torch.cuda`` for a machine without one: the properties of the recipe's GPU, streams that do nothing."""
+"""Stand-ins on ``torch.cuda`` for a machine without one: the properties of the recipe's GPU, and streams."""
 
 from __future__ import annotations
 
@@ -8,58 +8,8 @@ from types import SimpleNamespace
 import torch
 
 from bisect_recompute.probe.gpu import Gpu
-from bisect_recompute.probe.simulate.device import CUDA, SimulatedGpu
-
-
-class Stream:
-    cuda_stream = 0
-    device = CUDA
-    stream_id = 0
-    device_index = 0
-
-    def __init__(self, *args, **kwargs):
-        pass
-
-    def wait_stream(self, stream):
-        pass
-
-    def wait_event(self, event):
-        pass
-
-    def record_event(self, event=None):
-        return event or Event()
-
-    def synchronize(self):
-        pass
-
-    def query(self):
-        return True
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *exc):
-        return None
-
-
-class Event:
-    def __init__(self, *args, **kwargs):
-        pass
-
-    def record(self, stream=None):
-        pass
-
-    def wait(self, stream=None):
-        pass
-
-    def synchronize(self):
-        pass
-
-    def query(self):
-        return True
-
-    def elapsed_time(self, other):
-        return 0.0
+from bisect_recompute.probe.simulate.device import SimulatedGpu, one_kernel
+from bisect_recompute.probe.simulate.streams import Event, Stream, on, put
 
 
 class CUDAGraph:
@@ -70,7 +20,7 @@ class CUDAGraph:
 
 
 class _Here(contextlib.ContextDecorator):
-    """A stream, device or range to work in; may be entered again."""
+    """A device or range to work in; may be entered again."""
 
     def __init__(self, *args, **kwargs):
         pass
@@ -84,7 +34,6 @@ class _Here(contextlib.ContextDecorator):
 
 def install(gpu: Gpu):
     """Replaces what Megatron Core and Transformer Engine ask of ``torch.cuda``, and the two compilers of PyTorch."""
-    stream = Stream()
     properties = SimpleNamespace(
         name=f"NVIDIA {gpu.name.upper()}", major=gpu.compute_capability[0], minor=gpu.compute_capability[1],
         total_memory=gpu.memory_bytes, multi_processor_count=gpu.multiprocessors, warp_size=32,
@@ -106,9 +55,9 @@ def install(gpu: Gpu):
         "get_device_capability": lambda device=None: gpu.compute_capability,
         "get_device_name": lambda device=None: properties.name, "is_bf16_supported": lambda *a, **k: True,
         "Stream": Stream, "ExternalStream": Stream, "Event": Event, "CUDAGraph": CUDAGraph,
-        "graph_pool_handle": lambda: (0, 0), "stream": _Here, "device": _Here,
-        "current_stream": lambda device=None: stream, "default_stream": lambda device=None: stream,
-        "set_stream": nothing, "is_current_stream_capturing": lambda: False, "manual_seed": nothing,
+        "graph_pool_handle": lambda: (0, 0), "stream": on, "device": _Here,
+        "current_stream": lambda device=None: Stream.current, "default_stream": lambda device=None: Stream.main,
+        "set_stream": put, "is_current_stream_capturing": lambda: False, "manual_seed": nothing,
         "manual_seed_all": nothing, "seed": nothing, "initial_seed": lambda: 0,
         "default_generators": (generator,), "get_rng_state": lambda device="cuda": generator.get_state(),
         "set_rng_state": lambda state, device="cuda": generator.set_state(state),
@@ -137,13 +86,15 @@ def _compile(function=None, **options):
     if function is None:
         return lambda f: _compile(f, **options)
 
+    kernel = one_kernel(function)
+
     def fused(*args, **kwargs):
         gpu = SimulatedGpu.current
         if gpu is None:
             return function(*args, **kwargs)
         gpu.tracker.begin_fused()
         try:
-            return function(*args, **kwargs)
+            return kernel(*args, **kwargs)
         finally:
             gpu.tracker.end_fused()
 

@@ -11,13 +11,15 @@ import functools
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from bisect_recompute.probe.simulate import collectives, flops
+from bisect_recompute.probe.gpu import Gpu
+from bisect_recompute.probe.simulate import collectives, flops, traffic
 from bisect_recompute.probe.simulate.memory import MemoryTracker
 from bisect_recompute.probe.simulate.reads import Reads
+from bisect_recompute.probe.simulate.streams import CUDA
+from bisect_recompute.probe.simulate.timeline import Timeline
 from bisect_recompute.probe.simulate.values import Values, written_operands
 
 aten = torch.ops.aten
-CUDA = torch.device("cuda", 0)
 META = torch.device("meta")
 FAKE = torch._C._TorchDispatchModeKey.FAKE
 NO_DISPATCH = torch.Tensor.__torch_dispatch__
@@ -36,15 +38,16 @@ class SimulatedGpu(TorchDispatchMode):
 
     current: "SimulatedGpu | None" = None
 
-    def __init__(self, tracker: MemoryTracker, compute_capability: tuple[int, int]):
+    def __init__(self, tracker: MemoryTracker, gpu: Gpu, sharded_parameters: bool = False):
         super().__init__()
         self.tracker = tracker
+        self.timeline = Timeline(gpu, tracker, sharded_parameters)
         self.in_kernel = False
         self.flops = 0.0
         self.recomputed_flops = 0.0
         self.counting = True
         self.attention_backend = "unfused"
-        self._workspace = HOPPER_WORKSPACE if compute_capability[0] in (9, 10) else OLDER_WORKSPACE
+        self._workspace = HOPPER_WORKSPACE if gpu.compute_capability[0] in (9, 10) else OLDER_WORKSPACE
         self._handles: set[bool] = set()
         self._operators: dict = {}
         self.values = Values()
@@ -62,10 +65,10 @@ class SimulatedGpu(TorchDispatchMode):
             return self._fake(func, args, kwargs)
         if any(kind.__torch_dispatch__ != NO_DISPATCH for kind in types):
             return NotImplemented  # of DTensor and its like, the operators on the tensors that it holds come back here
-        answer, may_allocate, count, writes = self._operators.get(id(func)) or self._describe(func)
+        answer, may_allocate, count, writes, moved = self._operators.get(id(func)) or self._describe(func)
         if answer is collectives.run:
             collectives.follow(self.values, func, args)
-            return answer(func, args)
+            return answer(func, args, self.timeline.collective(func, args))
         if kwargs.get("device") is not None and kwargs["device"].type == "cuda":
             kwargs["device"] = META
         outer, self.in_kernel = self.in_kernel, True
@@ -81,9 +84,20 @@ class SimulatedGpu(TorchDispatchMode):
         if may_allocate:
             self._see(out)
         if count is not None and _any_meta(args):
-            self.add_flops(count(*args, **kwargs))
+            self.add_flops(count(*args, **kwargs), moved(args, out), args[-1].dtype)
             self._use_cublas()
+        elif moved is not None and self.counting and not self.timeline.inside:
+            self._move(func, args, out, moved)
         return out
+
+    def _move(self, func, args, out, moved):
+        if _is_meta(out):
+            if func in COPIES and not _is_meta(args[COPIES[func]]):
+                self.timeline.copy_to_or_from_host(out.nbytes)
+            else:
+                self.timeline.kernel(0.0, moved(args, out))
+        elif func in COPIES and _is_meta(args[COPIES[func]]):
+            self.timeline.copy_to_or_from_host(out.nbytes)
 
     def _fake(self, func, args, kwargs):
         """PyTorch looks for the shape of a result, as DTensor does: fake tensors are no memory."""
@@ -95,11 +109,12 @@ class SimulatedGpu(TorchDispatchMode):
 
     def _describe(self, func):
         """(what answers instead of PyTorch, whether a result can be new memory, its FLOPs, positions of the operands that
-        it writes to); operators are singletons."""
+        it writes to, the bytes it moves); operators are singletons."""
         answer = collectives.run if func.namespace == "c10d" else self._answers.get(func)
         may_allocate = any(ret.alias_info is None for ret in func._schema.returns) or "resize" in func.__name__
+        writes = written_operands(func)
         self._operators[id(func)] = described = (
-            answer, may_allocate, flops.OPERATORS.get(func), written_operands(func)
+            answer, may_allocate, flops.OPERATORS.get(func), writes, traffic.of(func, may_allocate, writes)
         )
         return described
 
@@ -111,11 +126,13 @@ class SimulatedGpu(TorchDispatchMode):
             for item in out:
                 self._see(item)
 
-    def add_flops(self, count: float):
+    def add_flops(self, count: float, moved: float = 0.0, dtype=torch.bfloat16, link: float = 0.0):
+        """A kernel of ``count`` FLOPs that moves ``moved`` bytes; ``link``: seconds of a collective that it overlaps with."""
         if self.counting:
             self.flops += count
             if self.tracker.phase == "recompute":
                 self.recomputed_flops += count
+            self.timeline.kernel(count, moved, dtype, link)
 
     def _use_cublas(self):
         """The first matrix product of each thread (forward, autograd) allocates that handle's workspace."""
@@ -123,6 +140,35 @@ class SimulatedGpu(TorchDispatchMode):
         if backward_thread not in self._handles:
             self._handles.add(backward_thread)
             self.tracker.reserve(self._workspace, "cuBLAS workspace")
+
+
+def one_kernel(function):
+    """For a function that stands for a single kernel, or that a compiler makes one of: operands read, results written."""
+
+    @functools.wraps(function)
+    def kernel(*args, **kwargs):
+        gpu = SimulatedGpu.current
+        if gpu is None or not gpu.counting:
+            return function(*args, **kwargs)
+        out = None
+        gpu.timeline.begin()
+        try:
+            out = function(*args, **kwargs)
+        finally:
+            gpu.timeline.end(traffic.nbytes(args) + traffic.nbytes(kwargs) + traffic.nbytes(out))
+        return out
+
+    return kernel
+
+
+def _is_meta(value) -> bool:
+    if isinstance(value, (list, tuple)) and value:
+        value = value[0]
+    return isinstance(value, torch.Tensor) and _real_is_meta(value)
+
+
+COPIES = {aten.copy_.default: 1, aten._to_copy.default: 0}
+"""Operators that may cross between host and GPU -> position of the source."""
 
 
 def _any_meta(args) -> bool:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import torch
 
-from bisect_recompute.probe.simulate.device import SimulatedGpu
+from bisect_recompute.probe.simulate.device import SimulatedGpu, one_kernel
 from bisect_recompute.probe.simulate.placeholders import register
 
 VERSIONS = {"mamba_ssm": "2.2.5", "causal_conv1d": "1.6.0"}
@@ -93,6 +93,7 @@ class _SplitConvScan(torch.autograd.Function):
     """Convolution and scan in one; keeps the projections and the ungated output, the rest is computed again."""
 
     @staticmethod
+    @one_kernel
     def forward(ctx, zxbcdt, conv_weight, conv_bias, dt_bias, A, D, chunk, headdim, groups):
         heads = D.shape[0]
         headdim = headdim or D.shape[1]
@@ -106,6 +107,7 @@ class _SplitConvScan(torch.autograd.Function):
         return out.view(*out.shape[:2], heads * headdim)
 
     @staticmethod
+    @one_kernel
     def backward(ctx, dout):
         zxbcdt, conv_weight, conv_bias, _, A, D, dt_bias = ctx.saved_tensors
         convolved = _new(*zxbcdt.shape[:2], conv_weight.shape[0], dtype=zxbcdt.dtype)
@@ -127,6 +129,7 @@ def mamba_split_conv1d_scan_combined(zxbcdt, conv1d_weight, conv1d_bias, dt_bias
 
 class _Scan(torch.autograd.Function):
     @staticmethod
+    @one_kernel
     def forward(ctx, x, dt, A, B, C, D, z, dt_bias, chunk):
         ctx.sizes = _Sizes(x.shape, B.shape[2], B.shape[3], chunk)
         ctx.gated = z is not None
@@ -135,6 +138,7 @@ class _Scan(torch.autograd.Function):
         return out
 
     @staticmethod
+    @one_kernel
     def backward(ctx, dout):
         _, x, dt, A, B, C, D, z, dt_bias = ctx.saved_tensors
         gradients = [None if t is None else torch.empty_like(t) for t in (x, dt, A, B, C, D, z, dt_bias)]
@@ -157,6 +161,7 @@ def _only(*unsupported):
 
 class _GatedNorm(torch.autograd.Function):
     @staticmethod
+    @one_kernel
     def forward(ctx, x, weight, z, group_size):
         rows, columns = x.shape[:-1].numel(), x.shape[-1]
         x, z = x.reshape(rows, columns), None if z is None else z.reshape(rows, columns)
@@ -165,6 +170,7 @@ class _GatedNorm(torch.autograd.Function):
         return out
 
     @staticmethod
+    @one_kernel
     def backward(ctx, dout):
         x, weight, _, z = ctx.saved_tensors
         dx = torch.empty_like(x)
@@ -193,11 +199,13 @@ class RMSNorm(torch.nn.Module):
 
 class _Convolution(torch.autograd.Function):
     @staticmethod
+    @one_kernel
     def forward(ctx, x, weight, bias):
         ctx.save_for_backward(x, weight, bias)
         return torch.empty_like(x)
 
     @staticmethod
+    @one_kernel
     def backward(ctx, dout):
         x, weight, bias = ctx.saved_tensors
         sums = _new(*weight.shape), _new(weight.shape[0])

@@ -10,8 +10,9 @@ import torch
 from bisect_recompute.probe.gpu import GPUS
 from bisect_recompute.probe.recipe import LaunchRecipe, Recipe
 from bisect_recompute.probe.result import LiveTensors
-from bisect_recompute.probe.simulate import memory, model, snapshot, step
+from bisect_recompute.probe.simulate import memory, model, model_flops, snapshot, step
 from bisect_recompute.probe.simulate.device import SimulatedGpu
+from bisect_recompute.probe.simulate.step_time import StepTime, step_time
 
 TENSOR_GROUPS = 200
 
@@ -30,8 +31,11 @@ class RankMeasurement:
     tensors: tuple[LiveTensors, ...]
     flops: float
     recomputed_flops: float
+    time: StepTime
     attention_backend: str
     settings: dict[str, object]
+    model_flops: float | None
+    """Of a whole step on all GPUs, as Megatron-LM counts them; None: not known."""
 
 
 class Meter:
@@ -45,7 +49,7 @@ class Meter:
         an iteration's peak is its own."""
         self._whole_process = whole_process
         self.tracker = memory.MemoryTracker(source_files)
-        self.gpu = SimulatedGpu(self.tracker, GPUS[recipe.hardware.gpu].compute_capability)
+        self.gpu = SimulatedGpu(self.tracker, GPUS[recipe.hardware.gpu], isinstance(recipe, LaunchRecipe) and recipe.shards_parameters)
         self.gpu.counting = False
         self.on_stage = on_stage
         self._capacity = GPUS[recipe.hardware.gpu].memory_bytes
@@ -66,13 +70,17 @@ class Meter:
         self._built = len(self.tracker.events)
 
     def end_iteration(self, last_follows: bool):
-        """FLOPs are those of the last iteration."""
+        """FLOPs and times are those of the last iteration."""
         _mark_optimizer_state(self.tracker)
         self._ends.append(len(self.tracker.events))
-        self.gpu.counting = last_follows
+        self.gpu.timeline.end_step()
+        self.gpu.counting = self.gpu.timeline.counting = last_follows
 
-    def measurement(self, rank: int, scale: float, settings: dict[str, object]) -> RankMeasurement:
-        """``scale``: microbatches of a whole step over those of the last iteration."""
+    def measurement(
+        self, rank: int, microbatches: int, simulated: int, settings: dict[str, object], model_flops: float | None
+    ) -> RankMeasurement:
+        """``microbatches``: of a whole step; ``simulated``: of the last iteration."""
+        scale = microbatches / simulated
         reserved = self.tracker.replay(self._expandable_segments)
         starts = (self._built, *self._ends[:-1])
         peaks = [
@@ -86,7 +94,8 @@ class Meter:
             rank=rank, peak_bytes=peaks[-1][0], iteration_peaks=tuple(peak for peak, _ in peaks),
             allocated_bytes=sum(self.tracker.alive_at(self._ends[-1] - 1).values()), reserved_bytes=reserved[self._ends[-1] - 1],
             reserved_at_peak_bytes=reserved[peaks[-1][1]], by_category=memory.by_category(alive), tensors=memory.grouped(alive, TENSOR_GROUPS),
-            flops=self.gpu.flops * scale, recomputed_flops=self.gpu.recomputed_flops * scale,
+            flops=self.gpu.flops * scale, recomputed_flops=self.gpu.recomputed_flops * scale, model_flops=model_flops,
+            time=step_time(self.gpu.timeline, microbatches, simulated),
             attention_backend=self.gpu.attention_backend, settings=settings,
         )
 
@@ -108,8 +117,10 @@ def measure(recipe: Recipe, rank: int, source_files, on_stage) -> RankMeasuremen
         step.connect(config, recipe, chunks, optimizer)
         meter.built(chunks)
         step.train(recipe, config, chunks, optimizer, meter, rank)
-    scale = recipe.num_microbatches / step.simulated_microbatches(recipe, step.ITERATIONS - 1, rank)
-    return meter.measurement(rank, scale, model.plain_settings(config))
+    simulated = step.simulated_microbatches(recipe, step.ITERATIONS - 1, rank)
+    return meter.measurement(
+        rank, recipe.num_microbatches, simulated, model.plain_settings(config), model_flops.of(recipe, config)
+    )
 
 
 def _follow_backward(tracker: memory.MemoryTracker):

@@ -77,7 +77,7 @@ def measure(recipe: LaunchRecipe, rank: int, source_files, on_stage) -> RankMeas
             pass
         else:
             raise RuntimeError(f"{sys.argv[0]} ended without training")
-    return meter.measurement(rank, run.scale, run.settings)
+    return meter.measurement(rank, run.microbatches, run.simulated, run.settings, run.model_flops)
 
 
 def ranks(recipe: LaunchRecipe) -> list[int]:
@@ -134,13 +134,21 @@ def _refuse(parser: argparse.ArgumentParser, message: str):
     raise ArgumentsRefused(message)
 
 
+def _model_flops(microbatches: int) -> float | None:
+    """By the commit's own formula, the one that it logs; None where it has none."""
+    args = importlib.import_module("megatron.training.global_vars").get_args()
+    formula = getattr(importlib.import_module("megatron.training.training"), "num_floating_point_operations", None)
+    return float(formula(args, microbatches * args.micro_batch_size * args.data_parallel_size)) if formula else None
+
+
 class _Run:
     """The hooks in Megatron-LM's training module."""
 
     def __init__(self, meter: Meter, launch: Launch):
         self.meter, self.launch = meter, launch
         self.settings: dict[str, object] = {}
-        self.scale = 1.0
+        self.microbatches = self.simulated = 1
+        self.model_flops: float | None = None
         self.iteration = 0
         self.overflows = OVERFLOWS if launch.has("--fp16") and not launch.has("--loss-scale") else 0
         self.iterations = max(ITERATIONS, self.overflows + 1)
@@ -191,7 +199,7 @@ class _Run:
         def shortened(*args, **kwargs):
             whole = kwargs["num_microbatches"]
             kwargs["num_microbatches"] = few = min(whole, self._enough())
-            self.scale = whole / few
+            self.microbatches, self.simulated = whole, few
             self.meter.enter("forward")
             try:
                 return schedule(*args, **kwargs)
@@ -213,5 +221,6 @@ class _Run:
         self.iteration += 1
         self.meter.end_iteration(last_follows=self.iteration == self.iterations - 1)
         if self.iteration == self.iterations:
+            self.model_flops = _model_flops(self.microbatches)
             raise Finished
         return result

@@ -12,15 +12,15 @@ import functools
 import torch
 
 from bisect_recompute.probe.simulate.device import SimulatedGpu
+from bisect_recompute.probe.simulate.traffic import nbytes
 
 
 def te_general_grouped_gemm(A, transa, B, transb, D, output_dtype, m_splits, bias, bias_dtype, single_output, gelu_in,
                             grad, workspace, workspace_size, accumulate, use_split_accumulator, math_sm_count):
     """One product per expert, into the tensors D that the caller has made; returns the bias (grad: its gradient)."""
     gpu = SimulatedGpu.current
-    for a, b in zip(A, B):
-        m = a.shape[0] if transa else a.shape[-1]
-        gpu.add_flops(2.0 * b.numel() * (a.shape[-1] if transb else m))
+    count = sum(2.0 * b.numel() * (a.shape[0] if transa and not transb else a.shape[-1]) for a, b in zip(A, B))
+    gpu.add_flops(count, nbytes(A) + nbytes(B) + nbytes(D), A[0].dtype)
     for written in D:
         gpu.values.forget(written)
     return bias

@@ -13,7 +13,7 @@ import types
 import torch
 
 from bisect_recompute.probe.simulate import fused_attention, transformer_engine_moe
-from bisect_recompute.probe.simulate.device import SimulatedGpu
+from bisect_recompute.probe.simulate.device import SimulatedGpu, one_kernel
 from bisect_recompute.probe.simulate.user_buffers import CommOverlap, CommOverlapHelper, CommOverlapP2P  # noqa: F401
 
 
@@ -148,7 +148,10 @@ def generic_gemm(A, transa, B, transb, D, quantizer, output_dtype, bias, bias_dt
         D = _empty(shape, _dtype(output_dtype, A.dtype))
     else:
         SimulatedGpu.current.values.forget(D)
-    SimulatedGpu.current.add_flops(2.0 * m * n * k)
+    SimulatedGpu.current.add_flops(
+        2.0 * m * n * k, A.nbytes + B.nbytes + D.nbytes * (2 if accumulate else 1), A.dtype,
+        link=comm_overlap.seconds() if comm_overlap is not None else 0.0,
+    )
     bias_grad = _empty((B.shape[-1],), _dtype(bias_dtype, B.dtype)) if grad and bias is not None else None
     if gelu and not grad:
         gelu_in = _empty(D.shape, _dtype(bias_dtype, D.dtype))
@@ -245,9 +248,14 @@ def _in_place(*args, **kwargs):
     return None
 
 
-multi_tensor_adam = multi_tensor_adam_param_remainder = multi_tensor_adam_capturable = _in_place
-multi_tensor_adam_capturable_master = multi_tensor_sgd = multi_tensor_scale = _in_place
-multi_tensor_compute_scale_and_scale_inv = multi_tensor_adam_fp8 = multi_tensor_scale_tensor = _in_place
+def _updates(chunk_size, noop_flag, tensor_lists, *rest):
+    """Gradients are read, everything else is read and written."""
+    return tensor_lists[1:]
+
+
+multi_tensor_adam = multi_tensor_adam_param_remainder = multi_tensor_adam_capturable = _updates
+multi_tensor_adam_capturable_master = multi_tensor_adam_fp8 = multi_tensor_sgd = _updates
+multi_tensor_scale = multi_tensor_compute_scale_and_scale_inv = multi_tensor_scale_tensor = _in_place
 
 
 def multi_tensor_l2norm(chunk_size, noop_flag, tensor_lists, per_tensor=False):
@@ -270,11 +278,18 @@ class _Undescribed:
         raise NotImplementedError(f"Transformer Engine's kernel {self.__name__} is not simulated")
 
 
+PRODUCTS = {generic_gemm, transformer_engine_moe.te_general_grouped_gemm}
+"""They say themselves what they move: a workspace is among their operands."""
+
+
 def install(names: frozenset[str]):
     """Puts this module where Transformer Engine looks for its extension; ``names`` are those its Python code uses."""
     module = types.ModuleType("transformer_engine_torch")
     contents = {**vars(fused_attention), **vars(transformer_engine_moe), **globals()}
     public = {name: value for name, value in contents.items() if not name.startswith("_")}
+    for name, value in public.items():
+        if isinstance(value, types.FunctionType) and value not in PRODUCTS:
+            public[name] = one_kernel(value)
     module.__dict__.update({name: _Undescribed(name) for name in names})
     module.__dict__.update(public)
     module.__getattr__ = lambda name: _Undescribed(name) if not name.startswith("__") else _missing(name)

@@ -11,8 +11,9 @@ import math
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
-from bisect_recompute.probe.simulate.cuda import Stream
+from bisect_recompute.probe.simulate import links
 from bisect_recompute.probe.simulate.device import SimulatedGpu
+from bisect_recompute.probe.simulate.streams import Stream
 
 
 class CommOverlapHelper:
@@ -30,6 +31,10 @@ class CommOverlap:
         with _disable_current_modes():
             self._buffer = torch.empty(tuple(buffer_shape), dtype=buffer_dtype, device="meta")
         SimulatedGpu.current.tracker.leave_out(self._buffer)
+
+    def seconds(self) -> float:
+        """Of gathering or reducing the buffer among the tensor-parallel ranks, which are neighbours."""
+        return links.ring(SimulatedGpu.current.timeline.gpu, list(range(self._parts)), 0, self._buffer.nbytes)
 
     def with_cublasmp(self):
         return False
