@@ -34,7 +34,7 @@ def test_schemas_describe_what_they_name(finished, cache, tmp_path):
     jsonschema.validate(json.loads((finished / "verdict.json").read_text()), verdict)
     recipe = json.loads(call("schema", "recipe", cwd=tmp_path, cache=cache).stdout)
     assert recipe["properties"].keys() >= {"model", "parallel", "training", "hardware", "thresholds"}
-    assert "'cake' is not one of 'recipe', 'verdict'" in refused("schema", "cake", cwd=tmp_path, cache=cache)
+    assert "'cake' is not one of 'recipe', 'scan', 'verdict'" in refused("schema", "cake", cwd=tmp_path, cache=cache)
 
 
 def test_ticket_is_rewritten_in_each_format(finished, cache, tmp_path):

@@ -23,6 +23,7 @@ COMMANDS = {
     "probe": "one measurement",
     "resume": "go on with a run that was stopped, killed or crashed",
     "run": "the main job: name the first bad commit of GOOD..BAD",
+    "scan": "measure every revision of A..B: the timeline, all shifts in it",
     "schema": "print a JSON Schema",
     "show": "effective recompute settings of every recipe at a revision",
     "ticket": "rewrite the ticket of a finished run",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.metadata
 import queue
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from bisect_recompute.cli.measurer import Measurer, Recorder
@@ -78,19 +78,11 @@ class _Investigation:
             self.recorder.warm_up()
         answers = self._start(missing)
         # The differ and the file lists of all commits are ready by the time that the probes are.
-        self._read_changes()
+        self.changes, self.notes = changes_of(self.measurer, self.plan.range.commits)
         for commit in self.plan.range.commits:
             self.measurer.tree(commit.sha)
         for index, result in answers:
             self._endpoint(ProbeFinished(index, result, _end(index)))
-
-    def _read_changes(self) -> None:
-        commits = self.plan.range.commits
-        try:
-            self.changes = self.measurer.changes(commits)
-        except Exception as error:  # whatever source it stumbles over: the measurements stand without it
-            self.changes = [CommitChanges(commit, ("none",)) for commit in commits]
-            self.notes = (f"what the commits change could not be read: {type(error).__name__}: {error}",)
 
     def _endpoint(self, event) -> None:
         self.results[event.index] = event.result
@@ -207,16 +199,31 @@ class _Investigation:
             probes_run=tuple(self.journal.results.values()),
             changes=tuple(self.changes),
             notes=self.notes,
-            source_line=self._source_line,
+            source_line=source_line(self.measurer),
             reproduce=self.plan.manifest.reproduce,
             versions=self.plan.manifest.versions,
             **found,
         )
 
-    def _source_line(self, sha: str, file: str, line: int) -> str | None:
-        source = self.measurer.source(sha, file) or _installed(file)
+
+def changes_of(measurer: Measurer, commits: Sequence[Commit]) -> tuple[list[CommitChanges], tuple[str, ...]]:
+    """What the commits change, and what the reader must know about it."""
+    try:
+        return measurer.changes(commits), ()
+    except Exception as error:  # whatever source it stumbles over: the measurements stand without it
+        note = f"what the commits change could not be read: {type(error).__name__}: {error}"
+        return [CommitChanges(commit, ("none",)) for commit in commits], (note,)
+
+
+def source_line(measurer: Measurer) -> Callable[[str, str, int], str | None]:
+    """(commit, file, line) -> the text of that line."""
+
+    def read(sha: str, file: str, line: int) -> str | None:
+        source = measurer.source(sha, file) or _installed(file)
         lines = (source or b"").splitlines()
         return lines[line - 1].decode("utf-8", "replace") if 0 < line <= len(lines) else None
+
+    return read
 
 
 def _installed(file: str) -> bytes | None:

@@ -15,6 +15,7 @@ from bisect_recompute.cli.investigation import investigate
 from bisect_recompute.cli.measurer import Measurer
 from bisect_recompute.cli.plan import Plan
 from bisect_recompute.cli.screen import screen
+from bisect_recompute.errors import UsageError
 from bisect_recompute.measurement.journal import Journal
 from bisect_recompute.report.files import read_verdict, write_files, written_files
 from bisect_recompute.verdict.decide import decide
@@ -41,9 +42,12 @@ def work(plan: Plan, out: Path, opened: AbstractContextManager[Journal], jobs: i
     return final.exit_code(verdict)
 
 
-def show_again(out: Path, as_json: bool) -> int:
-    """What the finished run in ``out`` found, and its exit code."""
-    verdict = read_verdict(out)
+def show_again(out: Path, as_json: bool) -> int | None:
+    """Shows what the finished run in ``out`` found; its exit code, None where it has not finished."""
+    try:
+        verdict = read_verdict(out)
+    except UsageError:  # a damaged one is written again
+        return None
     _show(verdict, out, written_files(out), as_json)
     return final.exit_code(verdict)
 

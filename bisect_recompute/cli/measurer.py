@@ -15,7 +15,7 @@ from bisect_recompute.history.commit import Commit
 from bisect_recompute.history.repository import Repository, repository_path
 from bisect_recompute.history.worktree import Worktrees, cache_dir
 from bisect_recompute.measurement.journal import Journal
-from bisect_recompute.measurement.same_code import same_code
+from bisect_recompute.measurement.same_code import SameCode
 from bisect_recompute.probe.bridge import BridgeRecipe
 from bisect_recompute.probe.bridge_commits import BridgeCommit, BridgeCommits, InsideBump, with_settings
 from bisect_recompute.probe.recipe import LaunchRecipe, Recipe, RecipeFunction
@@ -105,7 +105,7 @@ class Recorder:
 
     def __init__(self, measurer: Measurer, journal: Journal):
         self._measurer, self._journal = measurer, journal
-        self._compared: set[tuple[str, str]] = set()
+        self._same_code, self._added = SameCode(measurer.tree), 0
         self._stopped = False
 
     def warm_up(self) -> None:
@@ -124,12 +124,11 @@ class Recorder:
         """What was measured at this commit, or at one whose code is the same."""
         if sha in self._journal.results:
             return self._journal.results[sha]
-        for other in list(self._journal.results.values()):
-            if (sha, other.revision) not in self._compared:
-                self._compared.add((sha, other.revision))
-                if same_code(other, self._measurer.tree(sha)):
-                    return other
-        return None
+        results = list(self._journal.results.values())
+        for result in results[self._added :]:
+            self._same_code.add(result)
+        self._added = len(results)
+        return self._same_code.find(sha)
 
     def stop(self) -> None:
         """From now on nothing is kept: a probe that is being killed would look like a commit that fails."""

@@ -83,26 +83,35 @@ timeout = click.option(
 )
 
 
-def question(function):
-    """--metric, --threshold and --direction."""
-    for option in (
-        click.option(
-            "--direction",
-            type=click.Choice(["worse", "better", "any"]),
-            default="worse",
-            show_default=True,
-            help="Worse: memory up or throughput down.",
-        ),
-        click.option(
-            "--threshold",
-            type=Finite(min=0),
-            metavar="PCT",
-            help="Smallest change that counts, in percent; default: the recipe's, else memory 1, throughput 5.",
-        ),
-        click.option("--metric", type=click.Choice(["memory", "throughput", "any"]), default="any", show_default=True),
-    ):
-        function = option(function)
-    return function
+def questions(direction: str = "worse"):
+    """--metric, --threshold and --direction, with that default."""
+
+    def add(function):
+        for option in (
+            click.option(
+                "--direction",
+                type=click.Choice(["worse", "better", "any"]),
+                default=direction,
+                show_default=True,
+                help="Worse: memory up or throughput down.",
+            ),
+            click.option(
+                "--threshold",
+                type=Finite(min=0),
+                metavar="PCT",
+                help="Smallest change that counts, in percent; default: the recipe's, else memory 1, throughput 5.",
+            ),
+            click.option(
+                "--metric", type=click.Choice(["memory", "throughput", "any"]), default="any", show_default=True
+            ),
+        ):
+            function = option(function)
+        return function
+
+    return add
+
+
+question = questions()
 
 
 def only_simulate(probe: str) -> None:

@@ -11,7 +11,6 @@ from bisect_recompute.cli.plan import Plan
 from bisect_recompute.cli.run import RUNS
 from bisect_recompute.errors import UsageError
 from bisect_recompute.measurement.journal import MANIFEST, open_journal, read_manifest
-from bisect_recompute.report.files import VERDICT
 
 
 @click.command("resume", short_help="go on with a run that was stopped, killed or crashed")
@@ -26,11 +25,16 @@ def command(ctx, run, jobs, as_json, quiet):
     A finished run says again what it found. Exit codes are those of `run`.
     """
     out = run or _newest()
-    from bisect_recompute.cli.main_job import show_again, work
+    manifest = read_manifest(out)
+    if manifest.job == "scan":
+        from bisect_recompute.cli.scan_job import show_again, work
+    else:
+        from bisect_recompute.cli.main_job import show_again, work
 
-    if (out / VERDICT).exists():
-        ctx.exit(show_again(out, as_json))
-    plan = Plan.from_manifest(read_manifest(out))
+    code = show_again(out, as_json)
+    if code is not None:
+        ctx.exit(code)
+    plan = Plan.from_manifest(manifest)
     ctx.exit(work(plan, out, open_journal(out, options.versions()), jobs or options.default_jobs(), as_json, quiet))
 
 

@@ -43,66 +43,62 @@ RUNS = Path("bisect-recompute-out")
 @options.as_json
 @options.quiet
 @click.pass_context
-def command(
-    ctx,
-    span,
-    repo,
-    recipe_spec,
-    submodule_repo,
-    given,
-    probe_kind,
-    metric,
-    threshold,
-    direction,
-    first_parent,
-    jobs,
-    timeout,
-    out,
-    as_json,
-    quiet,
-):
+def command(ctx, out, jobs, as_json, quiet, **_):
     """Names the first bad commit of GOOD..BAD and why, by simulated training steps of its commits.
 
     Exit code: 0 a culprit is named, 2 the call was wrong, 3 the endpoints do not differ, 4 several suspects are left, 5
     an endpoint cannot be probed, 130 interrupted (`resume` goes on).
     """
-    options.only_simulate(probe_kind)
-    repository = Repository(repo)
-    commits = repository.range(span, first_parent)
+    plan = planned(ctx, "run")
+    from bisect_recompute.cli.main_job import work
+
+    folder = out or new_folder(plan.manifest)
+    ctx.exit(work(plan, folder, new_journal(folder, plan.manifest), jobs or options.default_jobs(), as_json, quiet))
+
+
+def planned(ctx: click.Context, job: str) -> Plan:
+    """What a call of `run` or `scan` is to find out. Raises UsageError."""
+    asked = ctx.params
+    options.only_simulate(asked["probe_kind"])
+    repository = Repository(asked["repo"])
+    commits = repository.range(asked["span"], asked["first_parent"])
     recipe = find_recipe(
-        recipe_spec, repository, commits.good.sha, commits.bad.sha, submodule_repo=submodule_repo, given=given
+        asked["recipe_spec"],
+        repository,
+        commits.good.sha,
+        commits.bad.sha,
+        submodule_repo=asked["submodule_repo"],
+        given=asked["given"],
     )
+    threshold = asked["threshold"]
     if threshold is not None:
         recipe = with_thresholds(recipe, Thresholds(memory=threshold, throughput=threshold))
     manifest = Manifest(
         repository=str(repository.git_dir),
         good=commits.good.sha,
         bad=commits.bad.sha,
-        first_parent=first_parent,
+        first_parent=asked["first_parent"],
         recipe=recipe.name,
-        recipe_spec=recipe_spec,
+        recipe_spec=asked["recipe_spec"],
         recipe_text=recipe_text(recipe),
         recipe_function=isinstance(recipe, RecipeFunction),
-        probe=probe_kind,
-        metric=metric,
-        direction=direction,
+        probe=asked["probe_kind"],
+        metric=asked["metric"],
+        direction=asked["direction"],
         memory_threshold=recipe.thresholds.memory,
         throughput_threshold=recipe.thresholds.throughput,
-        timeout=timeout,
-        reproduce=_call(repository, commits, recipe, ctx),
+        timeout=asked["timeout"],
+        job=job,
+        reproduce=_call(repository, commits, recipe, ctx, job),
         versions=options.versions(),
     )
-    from bisect_recompute.cli.main_job import work
-
-    folder = out or _new_folder(manifest)
-    plan = Plan(repository, commits, recipe, manifest)
-    ctx.exit(work(plan, folder, new_journal(folder, manifest), jobs or options.default_jobs(), as_json, quiet))
+    return Plan(repository, commits, recipe, manifest)
 
 
-def _call(repository: Repository, commits, recipe, ctx: click.Context) -> str:
+def _call(repository: Repository, commits, recipe, ctx: click.Context, job: str) -> str:
     call = [
         "bisect-recompute",
-        "run",
+        job,
         f"{commits.good.sha}..{commits.bad.sha}",
         "--repo",
         repository_path(repository),
@@ -114,13 +110,15 @@ def _call(repository: Repository, commits, recipe, ctx: click.Context) -> str:
     for name in ("metric", "threshold", "direction", "timeout"):
         if ctx.get_parameter_source(name) == click.core.ParameterSource.COMMANDLINE:
             call += [f"--{name}", f"{ctx.params[name]}"]
-    call += ["--first-parent"] * ctx.params["first_parent"]
+    if ctx.get_parameter_source("first_parent") == click.core.ParameterSource.COMMANDLINE:
+        call.append("--first-parent" if ctx.params["first_parent"] else "--all-parents")
     return shlex.join(call)
 
 
-def _new_folder(manifest: Manifest) -> Path:
+def new_folder(manifest: Manifest) -> Path:
     """Not used by an earlier run. Inside a repository's work tree git is told to leave the runs alone."""
-    name = re.sub(r"[^\w.-]+", "-", f"{manifest.good[:10]}-{manifest.bad[:10]}-{manifest.recipe}")[:120]
+    suffix = "" if manifest.job == "run" else f"-{manifest.job}"
+    name = re.sub(r"[^\w.-]+", "-", f"{manifest.good[:10]}-{manifest.bad[:10]}-{manifest.recipe}{suffix}")[:120]
     folder, number = RUNS / name, 2
     while (folder / MANIFEST).exists():
         folder, number = RUNS / f"{name}-{number}", number + 1

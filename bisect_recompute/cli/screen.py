@@ -21,7 +21,7 @@ from bisect_recompute.probe.result import ProbeResult
 from bisect_recompute.report.text import plain
 from bisect_recompute.verdict.numbers import amount
 
-COLOURS = {"good": "green", "bad": "red", "skip": "yellow"}
+COLOURS = {"good": "green", "ok": "green", "bad": "red", "skip": "yellow"}
 
 
 def screen(plan: Plan, jobs: int, quiet: bool):
@@ -51,7 +51,7 @@ class Lines(Silent):
         _line(self.progress.heading())
 
     def on_event(self, event: Event) -> None:
-        if isinstance(event, (ProbeFinished, Reused)):
+        if self.progress.tells(event):
             _line(f"{event.side:4} {self.progress.sha(event.index)}  {self.progress.answer(event)}")
         if self.progress.take(event):
             _line(self.progress.left())
@@ -76,7 +76,7 @@ class Terminal(Silent):
 
     def on_event(self, event: Event) -> None:
         self.progress.take(event)
-        if isinstance(event, (ProbeFinished, Reused)):
+        if self.progress.tells(event):
             mark = "●" if isinstance(event, ProbeFinished) else "○"
             line = Text.assemble(
                 (f"{mark} {event.side:4} ", COLOURS[event.side]),
@@ -92,10 +92,8 @@ class Terminal(Silent):
             running.add_row(
                 self.spinner, Text(self.progress.sha(index)), Text(f"{time.monotonic() - began:.0f} s"), subject
             )
-        total = len(self.progress.plan.range.commits)
-        done = 1 - math.log2(max(self.progress.commits_left, 1)) / math.log2(total) if total > 1 else 0
         bar = Table.grid(padding=(0, 1))
-        bar.add_row(ProgressBar(total=1.0, completed=done, width=24), Text(self.progress.left()))
+        bar.add_row(ProgressBar(total=1.0, completed=self.progress.share_done(), width=24), Text(self.progress.left()))
         return Group(running, bar)
 
 
@@ -104,12 +102,13 @@ class Progress:
 
     def __init__(self, plan: Plan, jobs: int):
         self.plan, self.jobs = plan, jobs
+        self.scan = plan.manifest.job == "scan"
         self.running: dict[int, float] = {}
         """Index -> when it began (monotonic seconds)."""
         self.seconds: list[float] = []
         self.reused = 0
         self.commits_left = len(plan.range.commits)
-        self.probes_left = math.ceil(math.log2(self.commits_left)) if self.commits_left > 1 else 0
+        self.probes_left = 0 if self.scan or self.commits_left < 2 else math.ceil(math.log2(self.commits_left))
         self._told = None
 
     def take(self, event: Event) -> bool:
@@ -128,13 +127,23 @@ class Progress:
             return told != self._told
         return False
 
+    def tells(self, event: Event) -> bool:
+        """A scan is not told of each of thousands of commits with the same code."""
+        return isinstance(event, ProbeFinished) or isinstance(event, Reused) and not self.scan
+
+    def share_done(self) -> float:
+        total = len(self.plan.range.commits)
+        if self.scan:
+            return 1 - self.commits_left / (total + 1)
+        return 1 - math.log2(max(self.commits_left, 1)) / math.log2(total) if total > 1 else 0
+
     def sha(self, index: int) -> str:
         return self.plan.commit(index).sha[:10]
 
     def answer(self, event: ProbeFinished | Reused) -> str:
         """``73.61 GiB, 412.3 TFLOP/s/GPU, 3.1 s``"""
         took = "no new probe" if isinstance(event, Reused) else f"{event.result.seconds:.1f} s"
-        end = [f"the {event.side} endpoint"] if event.index in (-1, self.plan.last) else []
+        end = [f"the {event.side} endpoint"] if not self.scan and event.index in (-1, self.plan.last) else []
         return ", ".join([measured(event.result), took, *end])
 
     def heading(self) -> str:
@@ -156,8 +165,8 @@ class Progress:
         return f"{text}, {self._time_left()}" if self.seconds else text
 
     def _time_left(self) -> str:
-        # jobs probes at once cut what is left into jobs + 1 parts instead of 2.
-        rounds = math.ceil(self.probes_left / math.log2(self.jobs + 1))
+        # jobs probes at once cut what is left into jobs + 1 parts instead of 2; in a scan they only share the work.
+        rounds = math.ceil(self.probes_left / (self.jobs if self.scan else math.log2(self.jobs + 1)))
         return f"{rounds * sum(self.seconds) / len(self.seconds):.0f} s"
 
 

@@ -64,23 +64,27 @@ def bisect(
     calling thread. ``known`` is asked about every suspect before each new probe. An exception of a callable, and
     KeyboardInterrupt, go up at once: probes still running are left to the caller to kill, their results are dropped.
     """
-    run = _Run(search, probe, side, known, on_event)
-    run.reuse()
-    while not search.finished:
-        run.start(jobs)
-        run.wait()
-        run.reuse()
-    for index in sorted(run.running):
-        on_event(ProbeAbandoned(index))
-    return run.results
+    return Run(search, probe, side, known, on_event).until_finished(jobs)
 
 
-class _Run:
+class Run:
+    """Threads around a search that is asked in the calling one."""
+
     def __init__(self, search, probe, side, known, on_event):
         self.search, self.probe, self.side, self.known, self.on_event = search, probe, side, known, on_event
         self.results: dict[int, Any] = {}
         self.running: set[int] = set()
         self._done: queue.SimpleQueue = queue.SimpleQueue()
+
+    def until_finished(self, jobs: int) -> dict[int, Any]:
+        self.reuse()
+        while not self.search.finished:
+            self.start(jobs)
+            self.wait()
+            self.reuse()
+        for index in sorted(self.running):
+            self.on_event(ProbeAbandoned(index))
+        return self.results
 
     def reuse(self) -> None:
         """Takes in what is known without a probe, as far as it narrows the search."""

@@ -53,6 +53,8 @@ class Manifest:
     throughput_threshold: _Percent
     timeout: Annotated[float, Field(ge=TIMEOUT[0], le=TIMEOUT[1])]
     """Seconds that one probe may take."""
+    job: Literal["run", "scan"] = "run"
+    """The command that began it, and that `resume` goes on with."""
     versions: dict[str, str] = field(default_factory=dict)
     """bisect-recompute, python and the packages that probes execute."""
     recipe_spec: str = field(default="", compare=False)

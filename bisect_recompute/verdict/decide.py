@@ -18,19 +18,13 @@ def decide(findings: Findings) -> Verdict:
     sides = (blamed.last_good, blamed.culprit) if outcome == "culprit" else (-1, f.last)
     return Verdict(
         outcome=outcome,
-        range=Range(
-            good=f.range.good.sha,
-            bad=f.range.bad.sha,
-            commits=len(f.range.commits),
-            repository=f.range.repository,
-            first_parent=f.first_parent,
-        ),
-        culprit=_culprit(f) if outcome == "culprit" else None,
+        range=range_of(f),
+        culprit=culprit_of(f) if outcome == "culprit" else None,
         suspects=[f.commit(index).sha for index in sorted(f.suspects)] if outcome == "inconclusive" else [],
-        metrics=_metrics(blamed, *sides),
+        metrics=metrics_of(blamed, *sides),
         cause=cause_of(blamed),
         confidence=_confidence(f, outcome),
-        probes=_probes(f),
+        probes=probes_of(f),
         evidence=[*evidence_of(f), *(evidence_of(f.inside) if f.inside else [])],
         recipe=f.recipe.name,
         reproduce=f.reproduce,
@@ -46,10 +40,20 @@ def _outcome(f: Findings) -> str:
     return "inconclusive" if f.culprit is None else "culprit"
 
 
-def _culprit(f: Findings) -> Culprit:
+def range_of(f: Findings) -> Range:
+    return Range(
+        good=f.range.good.sha,
+        bad=f.range.bad.sha,
+        commits=len(f.range.commits),
+        repository=f.range.repository,
+        first_parent=f.first_parent,
+    )
+
+
+def culprit_of(f: Findings) -> Culprit:
     if f.inside:
         via = Via(commit=f.commit(f.culprit).sha, submodule=f.submodule)
-        return _culprit(f.inside).model_copy(update={"via": via})
+        return culprit_of(f.inside).model_copy(update={"via": via})
     commit = f.commit(f.culprit)
     return Culprit(
         commit=commit.sha,
@@ -65,7 +69,7 @@ def _cut(text: str) -> str:
     return text if len(text) <= LONGEST_SUBJECT else text[: LONGEST_SUBJECT - 1] + "…"
 
 
-def _metrics(f: Findings, good: int, bad: int) -> Metrics:
+def metrics_of(f: Findings, good: int, bad: int) -> Metrics:
     shifts = f.shifts(good, bad)
     return Metrics(**{name: _metric(shifts[name]) for name in UNITS})
 
@@ -87,7 +91,7 @@ def _confidence(f: Findings, outcome: str) -> float:
     return {"inconclusive": round(1 / max(len(f.suspects), 1), 3), "no-shift": 1.0, "endpoint-failed": 0.0}[outcome]
 
 
-def _probes(f: Findings) -> Probes:
+def probes_of(f: Findings) -> Probes:
     run = {result.revision for result in f.probes_run}
     return Probes(
         run=len(f.probes_run),

@@ -10,11 +10,16 @@ SCHEMA = "bisect-recompute/verdict/1"
 Number = Union[int, float]
 
 
-class _Part(BaseModel):
+class Part(BaseModel):
+    """Of a document, or all of it."""
+
     model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True, protected_namespaces=())
 
+    def dump(self) -> dict:
+        return self.model_dump(mode="json", by_alias=True)
 
-class Range(_Part):
+
+class Range(Part):
     good: str = Field(description="Commit id; so is `bad`")
     bad: str
     commits: int = Field(description="Candidates: everything after `good` up to `bad`")
@@ -22,12 +27,12 @@ class Range(_Part):
     first_parent: bool = True
 
 
-class Via(_Part):
+class Via(Part):
     commit: str
     submodule: str = Field(description="Path of the submodule that this commit moved")
 
 
-class Culprit(_Part):
+class Culprit(Part):
     commit: str
     subject: str
     author: str
@@ -37,7 +42,7 @@ class Culprit(_Part):
     last_good: str = Field(description="The measured good neighbour: the commit before it in the range")
 
 
-class Metric(_Part):
+class Metric(Part):
     """Both sides of the culprit; of the range where no culprit is named."""
 
     good: Optional[Number]
@@ -47,12 +52,12 @@ class Metric(_Part):
     shifted: bool = Field(description="Asked for, in the direction asked for, by the threshold or more")
 
 
-class Metrics(_Part):
+class Metrics(Part):
     memory: Metric
     throughput: Metric
 
 
-class Change(_Part):
+class Change(Part):
     recipe: str
     field: str
     old: Any
@@ -61,7 +66,7 @@ class Change(_Part):
     line: int
 
 
-class Tensor(_Part):
+class Tensor(Part):
     """Tensors alive at the peak that were not there before; negative numbers: that are no longer there."""
 
     module: str = Field(description="Module path, layer numbers replaced by *")
@@ -74,28 +79,37 @@ class Tensor(_Part):
     source: str = Field("", description="Text of that line, where it could be read")
 
 
-class Counterfactual(_Part):
+class Counterfactual(Part):
     description: str
     memory: Optional[Number]
     throughput: Optional[Number]
     confirms: bool
 
 
-class Cause(_Part):
+class Cause(Part):
     kind: Literal["setting", "recompute-source", "other-source", "dependency", "unknown"]
     changes: list[Change] = []
     tensors: list[Tensor] = []
     counterfactual: Optional[Counterfactual] = None
 
 
-class Probes(_Part):
+class Step(Part):
+    """One shift of a range."""
+
+    culprit: Optional[Culprit] = Field(None, description="Null where commits before it could not be measured")
+    suspects: list[str] = Field([], description="Then it is one of these, oldest first; the last one is measured")
+    metrics: Metrics = Field(description="Before and after it")
+    cause: Cause
+
+
+class Probes(Part):
     run: int
     reused: int = Field(description="Commits answered by a probe of another commit with the same code")
     skipped: int = Field(description="Commits that could not be measured")
     seconds: float = Field(description="Sum over all probes")
 
 
-class Evidence(_Part):
+class Evidence(Part):
     kind: Literal[
         "endpoints",
         "share",
@@ -115,7 +129,7 @@ class Evidence(_Part):
     changes: list[Change] = []
 
 
-class Verdict(_Part):
+class Verdict(Part):
     schema_: Literal["bisect-recompute/verdict/1"] = Field(SCHEMA, alias="schema")
     outcome: Literal["culprit", "no-shift", "inconclusive", "endpoint-failed"]
     range: Range
@@ -129,9 +143,6 @@ class Verdict(_Part):
     recipe: str = ""
     reproduce: str = Field("", description="A command line that repeats the run")
     versions: dict[str, str] = {}
-
-    def dump(self) -> dict:
-        return self.model_dump(mode="json", by_alias=True)
 
 
 EXIT_CODES = {"culprit": 0, "no-shift": 3, "inconclusive": 4, "endpoint-failed": 5}
