@@ -6,7 +6,7 @@ import pty
 import re
 
 import pytest
-from command_line import KEPT_BYTES, MLP, RECIPE, ROOT, call, megatron_history, start, subject
+from command_line import KEPT_BYTES, MLP, RECIPE, ROOT, call, megatron_history, refused, start, subject
 
 
 @pytest.fixture(scope="module")
@@ -235,3 +235,41 @@ def test_without_the_extra_the_way_to_install_it_is_said(history, folder, tmp_pa
     )
     assert done.returncode == 2
     assert "pip install 'bisect-recompute[simulate]'" in done.stderr.splitlines()[-1]
+
+
+def test_each_shift_and_the_net(history, run, tmp_path):
+    repo = history.repo
+    base = repo.git("show", f"{history.shas['base']}:{MLP}") + "\n"
+    once = "        intermediate_parallel = torch.tanh(intermediate_parallel)\n"
+    assert base.count(once) == 1
+    repo.switch("steps", history.shas["base"])
+    try:
+        for name, kept in (("one", 1), ("noise", 1), ("three", 3), ("broken3", None), ("two", 2), ("same", 2)):
+            text = base.replace(once, once * (kept + 1)) if kept is not None else "def broken(:\n"
+            history.shas[name] = repo.commit(name, {MLP: text + f"# {name}\n"})
+    finally:
+        repo.switch("main")
+    done = run("base", "same", "--all-shifts", "--metric", "memory", "--json", "--quiet")
+    assert done.returncode == 0
+    verdict = json.loads(done.stdout)
+
+    def moved(metrics):
+        return metrics["memory"]["bad"] - metrics["memory"]["good"]
+
+    assert [moved(shift["metrics"]) for shift in verdict["shifts"]] == [KEPT_BYTES, 2 * KEPT_BYTES, -KEPT_BYTES]
+    assert moved(verdict["net"]) == 2 * KEPT_BYTES == sum(moved(shift["metrics"]) for shift in verdict["shifts"])
+    one, three, two = verdict["shifts"]
+    assert (one["culprit"]["commit"], three["culprit"]["commit"]) == (history.shas["one"], history.shas["three"])
+    assert one["cause"]["tensors"][0]["bytes"] == KEPT_BYTES and two["cause"]["kind"] == "unknown"
+    assert two["culprit"] is None and two["suspects"] == [history.shas["broken3"], history.shas["two"]]
+    assert verdict["culprit"]["commit"] in (history.shas["one"], history.shas["three"])
+    assert verdict["range"]["first_parent"] and verdict["reproduce"].endswith(" --all-shifts")
+    shown = call("resume", tmp_path / "out", cwd=tmp_path, cache=tmp_path).stdout
+    assert re.search(rf"shifts +{history.shas['one'][:10]}  memory \+4.00 MiB, ", shown)
+    assert re.search(r"net +memory \+8.00 MiB, ", shown)
+
+
+def test_all_shifts_takes_a_line(history, folder, cache):
+    said = refused("run", history.range("base", "tip"), "--all-shifts", "--all-parents", "--repo", history.repo.path,
+                   "--recipe", folder / "small.yaml", cwd=folder, cache=cache)
+    assert said == "--all-shifts takes a line of commits apart: leave --all-parents out"

@@ -10,9 +10,9 @@ from rich.console import Console
 from rich.text import Text
 
 from bisect_recompute.report.text import plain
-from bisect_recompute.report.ticket import CAUSES, metric_rows, probe_count, summary, title
-from bisect_recompute.verdict.numbers import signed
-from bisect_recompute.verdict.verdict import EXIT_CODES, Tensor, Verdict
+from bisect_recompute.report.ticket import CAUSES, LABELS, metric_rows, probe_count, summary, title
+from bisect_recompute.verdict.numbers import percent, signed
+from bisect_recompute.verdict.verdict import EXIT_CODES, Metrics, Tensor, Verdict
 
 SHOWN = 4
 """Tensors and settings listed; the files have all."""
@@ -27,6 +27,7 @@ def show(verdict: Verdict, out: Path, files: Sequence[Path]) -> None:
         _commits(verdict),
         _metrics(verdict),
         _cause(verdict) if verdict.culprit else [],
+        _shifts(verdict),
         [
             _line(
                 "range",
@@ -93,6 +94,31 @@ def _cause(verdict: Verdict) -> list[Text]:
     for number, tensor in enumerate(cause.tensors[:SHOWN]):
         lines += _tensor("" if number else "tensors", tensor)
     return lines + _more(cause.tensors)
+
+
+def _shifts(verdict: Verdict) -> list[Text]:
+    if verdict.shifts is None:
+        return []
+    lines = []
+    for step in verdict.shifts:
+        sha = step.culprit.commit if step.culprit else step.suspects[-1]
+        subject = plain(step.culprit.subject, 60) if step.culprit else f"or one of {len(step.suspects) - 1} before it"
+        lines.append(_line("" if lines else "shifts", f"{sha[:10]}  {_moved(step.metrics)}  {subject}"))
+    net = verdict.net
+    everything = Metrics(**{name: getattr(net, name).model_copy(update={"shifted": True}) for name in LABELS})
+    return [*lines, _line("net", _moved(everything))]
+
+
+def _moved(metrics: Metrics) -> str:
+    """``memory +2.88 GiB, +7.8 %; throughput ...`` of what shifted."""
+    parts = []
+    for name in LABELS:
+        metric = getattr(metrics, name)
+        if metric.shifted and None not in (metric.good, metric.bad):
+            parts.append(f"{name} {signed(metric.bad - metric.good, metric.unit)}, {percent(metric.change_pct)}")
+        elif metric.shifted:
+            parts.append(f"{name}: out of memory on one side")
+    return "; ".join(parts)
 
 
 def _tensor(name: str, t: Tensor) -> list[Text]:

@@ -6,8 +6,10 @@ import importlib.metadata
 import queue
 import threading
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
+from bisect_recompute.cli.all_shifts import AllShifts
 from bisect_recompute.cli.measurer import Measurer, Recorder
 from bisect_recompute.cli.plan import Plan
 from bisect_recompute.differ.evidence import CommitChanges, weight
@@ -32,7 +34,11 @@ def investigate(
     """Measures what is not in the journal yet. KeyboardInterrupt goes up, what is finished by then is kept."""
     recorder = Recorder(measurer, journal)
     try:
-        return _Investigation(plan, journal, measurer, recorder, jobs, on_event).run()
+        work = _Investigation(plan, journal, measurer, recorder, jobs, on_event)
+        findings = work.run()
+        # Inside a submodule bump one commit is looked for, the shifts are those of the range asked for.
+        every = plan.manifest.all_shifts and plan.range.bad.sha == plan.manifest.bad
+        return work.all_shifts(findings) if every else findings
     finally:
         recorder.stop()
 
@@ -65,6 +71,13 @@ class _Investigation:
             return self._findings()
         self.sides |= {-1: "good", self.plan.last: "bad"}
         return self._search(Judge(shifts))
+
+    def all_shifts(self, findings: Findings) -> Findings:
+        """With each shift between the endpoints, where these were measured."""
+        if any(self.results[index].status not in ("ok", "oom") for index in (-1, self.plan.last)):
+            return findings
+        found = AllShifts(self.plan, self.recorder, self.results, self._weights, self.jobs, self.on_event).find()
+        return replace(findings, steps=found, probes_run=tuple(self.journal.results.values()))
 
     def _measure_endpoints(self) -> None:
         missing = []
@@ -109,7 +122,7 @@ class _Investigation:
         return (_answer(done.get()) for _ in indices)
 
     def _search(self, judge: Judge) -> Findings:
-        search = Search(self._weights(), self.plan.range.parents())
+        search = Search(self._weights(-1, self.plan.last), self.plan.range.parents())
 
         def on_event(event: Event) -> None:
             self._note(event)
@@ -131,11 +144,11 @@ class _Investigation:
             culprit=search.culprit, last_good=self._last_good(search.culprit, judge), suspects=(search.culprit,)
         )
 
-    def _weights(self) -> list[float]:
+    def _weights(self, good: int, bad: int) -> list[float]:
         """What the differ suspects, times what the endpoints say: a commit outside the code that ran is the last to be
         asked, one that touches a file whose tensors came or went is among the first."""
         changed = self._changed_paths()
-        moved = moved_files(self.results[-1], self.results[self.plan.last])
+        moved = moved_files(self.results[good], self.results[bad])
         loaded: set[str] = set()
         for result in self.results.values():
             if result.provenance:

@@ -32,6 +32,12 @@ RUNS = Path("bisect-recompute-out")
     default=False,
     help="Follow merges' first parents only, or all as `git bisect` does (default).",
 )
+@click.option(
+    "--all-shifts",
+    is_flag=True,
+    help="Find every shift between endpoints that differ, and report the net and each part; follows first parents. "
+    "Shifts that cancel each other out are seen by `scan`.",
+)
 @options.jobs
 @options.timeout
 @click.option(
@@ -61,7 +67,12 @@ def planned(ctx: click.Context, job: str) -> Plan:
     asked = ctx.params
     options.only_simulate(asked["probe_kind"])
     repository = Repository(asked["repo"])
-    commits = repository.range(asked["span"], asked["first_parent"])
+    stated = ctx.get_parameter_source("first_parent") == click.core.ParameterSource.COMMANDLINE
+    all_shifts = asked.get("all_shifts", False)
+    if all_shifts and stated and not asked["first_parent"]:
+        raise UsageError("--all-shifts takes a line of commits apart: leave --all-parents out")
+    first_parent = asked["first_parent"] or all_shifts
+    commits = repository.range(asked["span"], first_parent)
     recipe = find_recipe(
         asked["recipe_spec"],
         repository,
@@ -77,7 +88,7 @@ def planned(ctx: click.Context, job: str) -> Plan:
         repository=str(repository.git_dir),
         good=commits.good.sha,
         bad=commits.bad.sha,
-        first_parent=asked["first_parent"],
+        first_parent=first_parent,
         recipe=recipe.name,
         recipe_spec=asked["recipe_spec"],
         recipe_text=recipe_text(recipe),
@@ -89,6 +100,7 @@ def planned(ctx: click.Context, job: str) -> Plan:
         throughput_threshold=recipe.thresholds.throughput,
         timeout=asked["timeout"],
         job=job,
+        all_shifts=all_shifts,
         reproduce=_call(repository, commits, recipe, ctx, job),
         versions=options.versions(),
     )
@@ -112,6 +124,7 @@ def _call(repository: Repository, commits, recipe, ctx: click.Context, job: str)
             call += [f"--{name}", f"{ctx.params[name]}"]
     if ctx.get_parameter_source("first_parent") == click.core.ParameterSource.COMMANDLINE:
         call.append("--first-parent" if ctx.params["first_parent"] else "--all-parents")
+    call += ["--all-shifts"] * ctx.params.get("all_shifts", False)
     return shlex.join(call)
 
 

@@ -55,6 +55,8 @@ class Manifest:
     """Seconds that one probe may take."""
     job: Literal["run", "scan"] = "run"
     """The command that began it, and that `resume` goes on with."""
+    all_shifts: bool = False
+    """Each shift is asked for, not only one."""
     versions: dict[str, str] = field(default_factory=dict)
     """bisect-recompute, python and the packages that probes execute."""
     recipe_spec: str = field(default="", compare=False)

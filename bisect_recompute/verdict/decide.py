@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from bisect_recompute.measurement.shift import UNITS, Shift
 from bisect_recompute.verdict.cause import cause_of
 from bisect_recompute.verdict.evidence import evidence_of, share_explained
-from bisect_recompute.verdict.findings import Findings
-from bisect_recompute.verdict.verdict import Culprit, Metric, Metrics, Probes, Range, Verdict, Via
+from bisect_recompute.verdict.findings import Between, Findings
+from bisect_recompute.verdict.verdict import Culprit, Metric, Metrics, Probes, Range, Step, Verdict, Via
 
 LONGEST_SUBJECT = 500
 """Characters; git sets no limit."""
@@ -26,9 +28,30 @@ def decide(findings: Findings) -> Verdict:
         confidence=_confidence(f, outcome),
         probes=probes_of(f),
         evidence=[*evidence_of(f), *(evidence_of(f.inside) if f.inside else [])],
+        net=metrics_of(f, -1, f.last) if f.steps is not None else None,
+        shifts=None if f.steps is None else [step_of(f, step) for step in f.steps],
         recipe=f.recipe.name,
         reproduce=f.reproduce,
         versions=dict(f.versions),
+    )
+
+
+def step_of(f: Findings, shift: Between) -> Step:
+    """As part of a whole: whichever way it goes."""
+    alone = len(shift.suspects) == 1
+    f = replace(
+        f,
+        direction="any",
+        culprit=shift.bad if alone else None,
+        last_good=shift.good,
+        suspects=shift.suspects,
+        inside=f.inside if shift.bad == f.culprit else None,
+    )
+    return Step(
+        culprit=culprit_of(f) if alone else None,
+        suspects=[] if alone else [f.commit(index).sha for index in shift.suspects],
+        metrics=metrics_of(f, shift.good, shift.bad),
+        cause=cause_of(f.inside or f),
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 
 from bisect_recompute.differ.evidence import CommitChanges
 from bisect_recompute.measurement.shift import Shift
@@ -15,7 +16,7 @@ from bisect_recompute.verdict.verdict import Evidence
 
 
 def evidence_of(f: Findings) -> list[Evidence]:
-    return [*_endpoints(f), *_share(f), *_culprit(f), *_recompute_changes(f), *_skipped(f), *_provenance(f)]
+    return [*_endpoints(f), *_share(f), *_steps(f), *_culprit(f), *_recompute_changes(f), *_skipped(f), *_provenance(f)]
 
 
 def share_explained(f: Findings) -> float:
@@ -69,6 +70,18 @@ def _share(f: Findings) -> Iterator[Evidence]:
                 text=f"this commit moves {name} by {signed(part, shift.unit)}, {share:.0%} of the "
                 f"{signed(more, shift.unit)} between the endpoints; other commits of the range move the rest",
             )
+
+
+def _steps(f: Findings) -> Iterator[Evidence]:
+    for number, step in enumerate(f.steps or (), 1):
+        moved = [f"{s.metric} {change(s)}" for s in replace(f, direction="any").shifts(step.good, step.bad).values()
+                 if s.shifted]
+        unsure = f", or at one of the {len(step.suspects) - 1} before it that cannot be measured" * (len(step.suspects) > 1)
+        yield Evidence(
+            kind="shift",
+            commit=f.commit(step.bad).sha,
+            text=f"shift {number} of {len(f.steps)}: {'; '.join(moved)}{unsure}",
+        )
 
 
 def _culprit(f: Findings) -> Iterator[Evidence]:

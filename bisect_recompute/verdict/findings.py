@@ -14,6 +14,15 @@ from bisect_recompute.probe.result import ProbeResult
 
 
 @dataclass(frozen=True)
+class Between:
+    """A shift between two measured candidates; ``suspects``: what lies between and could not be measured, and ``bad``."""
+
+    good: int
+    bad: int
+    suspects: tuple[int, ...]
+
+
+@dataclass(frozen=True)
 class Findings:
     """Indices are positions in ``range.commits``; the good endpoint is -1 and the bad one the last."""
 
@@ -40,6 +49,8 @@ class Findings:
     """Of the search inside the submodule that the culprit moves, where that names a commit."""
     submodule: str = ""
     """Path of that submodule."""
+    steps: tuple[Between, ...] | None = None
+    """Each shift of the range, oldest first, where all were asked for."""
     reproduce: str = ""
     versions: Mapping[str, str] = field(default_factory=dict)
 

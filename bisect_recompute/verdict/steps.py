@@ -3,21 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
 
-from bisect_recompute.verdict.cause import cause_of
-from bisect_recompute.verdict.decide import culprit_of, metrics_of
-from bisect_recompute.verdict.findings import Findings
-from bisect_recompute.verdict.verdict import Step
-
-
-@dataclass(frozen=True)
-class Between:
-    """A shift between two measured candidates; ``suspects``: what lies between and could not be measured, and ``bad``."""
-
-    good: int
-    bad: int
-    suspects: tuple[int, ...]
+from bisect_recompute.verdict.findings import Between, Findings
 
 
 def shifts_in(f: Findings) -> Iterator[Between]:
@@ -32,17 +19,6 @@ def shifts_in(f: Findings) -> Iterator[Between]:
             best = min(before, key=lambda good: _size(f, good, index), default=None)
             if best is not None and any(shift.shifted for shift in f.shifts(best, index).values()):
                 yield Between(best, index, (*sorted(unmeasured), index))
-
-
-def step_of(f: Findings, shift: Between) -> Step:
-    alone = len(shift.suspects) == 1
-    f = replace(f, culprit=shift.bad if alone else None, last_good=shift.good, suspects=shift.suspects)
-    return Step(
-        culprit=culprit_of(f) if alone else None,
-        suspects=[] if alone else [f.commit(index).sha for index in shift.suspects],
-        metrics=metrics_of(f, shift.good, shift.bad),
-        cause=cause_of(f),
-    )
 
 
 def _measured(f: Findings, index: int) -> bool:

@@ -8,9 +8,8 @@ from typing import Literal, Optional
 from pydantic import Field
 
 from bisect_recompute.measurement.shift import UNITS, value
-from bisect_recompute.verdict.decide import metrics_of, probes_of, range_of
-from bisect_recompute.verdict.findings import Findings
-from bisect_recompute.verdict.steps import Between, step_of
+from bisect_recompute.verdict.decide import metrics_of, probes_of, range_of, step_of
+from bisect_recompute.verdict.findings import Between, Findings
 from bisect_recompute.verdict.verdict import Metrics, Number, Part, Probes, Range, Step
 
 SCHEMA = "bisect-recompute/scan/1"

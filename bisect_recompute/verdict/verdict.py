@@ -113,6 +113,7 @@ class Evidence(Part):
     kind: Literal[
         "endpoints",
         "share",
+        "shift",
         "category",
         "setting",
         "flops",
@@ -140,6 +141,10 @@ class Verdict(Part):
     confidence: float = Field(ge=0, le=1)
     probes: Probes
     evidence: list[Evidence] = []
+    net: Optional[Metrics] = Field(None, description="With --all-shifts: between the endpoints")
+    shifts: Optional[list[Step]] = Field(
+        None, description="With --all-shifts: every change by the threshold or more, whichever way it goes, oldest first"
+    )
     recipe: str = ""
     reproduce: str = Field("", description="A command line that repeats the run")
     versions: dict[str, str] = {}
