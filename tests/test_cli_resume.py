@@ -32,6 +32,7 @@ def arguments(history, tmp_path):
         tmp_path / "small.yaml",
         "--out",
         tmp_path / "out",
+        "--no-cache",
     )
 
 

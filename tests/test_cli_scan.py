@@ -26,7 +26,7 @@ def history(tmp_path_factory):
 def arguments(history, tmp_path):
     (tmp_path / "small.yaml").write_text(RECIPE)
     span = history.range("base", "tip")
-    return "scan", span, "--repo", history.repo.path, "--recipe", tmp_path / "small.yaml", "--out", tmp_path / "out"
+    return "scan", span, "--repo", history.repo.path, "--recipe", tmp_path / "small.yaml", "--out", tmp_path / "out", "--no-cache"
 
 
 def test_the_timeline_and_its_shift(arguments, history, cache, tmp_path):

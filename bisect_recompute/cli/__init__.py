@@ -14,6 +14,7 @@ from bisect_recompute.cli.trouble import Failed, one_line_of_trouble
 from bisect_recompute.errors import EndpointError, UsageError
 
 COMMANDS = {
+    "cache": "what the tool keeps on disk, and removing it",
     "calibrate": "the simulator against measured runs: error per case, median, 90th percentile",
     "check": "settings that are invalid, inert or in conflict at a revision",
     "demo": "the main job on a history that comes with the tool, no network, no GPU",

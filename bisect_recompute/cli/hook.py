@@ -123,7 +123,7 @@ def _judge(repository: Repository, recipe: Recipe | RecipeFunction, manifest: Ma
     from bisect_recompute.cli.measurer import Measurer, Recorder
 
     with interruptible(), Measurer(repository, recipe, manifest.recipe_spec, manifest.timeout) as measurer:
-        recorder = Recorder(measurer, journal, repository.tree)
+        recorder = Recorder(measurer, journal)
         try:
             ends = [recorder.known(sha) or recorder.measure(sha) for sha in (manifest.good, manifest.bad)]
             judge = Judge(_shifts(ends, recipe, manifest))

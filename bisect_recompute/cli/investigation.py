@@ -15,14 +15,17 @@ from bisect_recompute.cli.plan import Plan
 from bisect_recompute.differ.evidence import CommitChanges, weight
 from bisect_recompute.driver.loop import Event, Narrowed, ProbeFinished, ProbeStarted, Reused, bisect
 from bisect_recompute.driver.search import Search, Side
+from bisect_recompute.errors import EndpointError
 from bisect_recompute.history.commit import Commit
 from bisect_recompute.measurement.journal import Journal
 from bisect_recompute.measurement.judge import Judge
 from bisect_recompute.measurement.moved import moved_files
-from bisect_recompute.measurement.shift import compare
+from bisect_recompute.measurement.same_code import same_code
+from bisect_recompute.measurement.shift import UNITS, compare, value
 from bisect_recompute.probe.bridge import BridgeRecipe
 from bisect_recompute.probe.result import ProbeResult
 from bisect_recompute.verdict.findings import Findings
+from bisect_recompute.verdict.numbers import change
 
 UNLOADED = 1e-6
 """Weight of a commit that changes no file which a probe loaded, relative to the others: probed last, never left out."""
@@ -67,6 +70,8 @@ class _Investigation:
             good, bad, self.plan.recipe.thresholds, self.plan.manifest.metric, self.plan.manifest.direction
         )
         measured = all(end.status in ("ok", "oom") for end in (good, bad))
+        if measured:
+            self._refuse_equal_code(good, bad)
         if not measured or not any(shift.shifted for shift in shifts.values()):
             return self._findings()
         self.sides |= {-1: "good", self.plan.last: "bad"}
@@ -77,7 +82,20 @@ class _Investigation:
         if any(self.results[index].status not in ("ok", "oom") for index in (-1, self.plan.last)):
             return findings
         found = AllShifts(self.plan, self.recorder, self.results, self._weights, self.jobs, self.on_event).find()
-        return replace(findings, steps=found, probes_run=tuple(self.journal.results.values()))
+        return replace(findings, steps=found, probes_run=self.journal.probed)
+
+    def _refuse_equal_code(self, good: ProbeResult, bad: ProbeResult) -> None:
+        """Raises EndpointError where the ends measure differently although nothing that a probe reads differs between them."""
+        if all(value(good, name) == value(bad, name) for name in UNITS):
+            return
+        ends = [self.plan.commit(index).sha for index in (-1, self.plan.last)]
+        if same_code(good, self.measurer.tree(ends[1])):
+            found = "; ".join(f"{s.metric} {change(s)}" for s in compare(good, bad, self.plan.recipe.thresholds).values())
+            raise EndpointError(
+                f"{ends[0][:10]} and {ends[1][:10]} measure differently ({found}), but every file that the "
+                "probes read is the same: something outside the repository decides the measurement, so that no commit can "
+                "be named; the provenance in probes.jsonl lists what was read"
+            )
 
     def _measure_endpoints(self) -> None:
         missing = []
@@ -209,7 +227,7 @@ class _Investigation:
             direction=self.plan.manifest.direction,
             results=self.results,
             sides=self.sides,
-            probes_run=tuple(self.journal.results.values()),
+            probes_run=self.journal.probed,
             changes=tuple(self.changes),
             notes=self.notes,
             source_line=source_line(self.measurer),

@@ -15,6 +15,7 @@ from bisect_recompute.cli.investigation import investigate
 from bisect_recompute.cli.measurer import Measurer
 from bisect_recompute.cli.plan import Plan
 from bisect_recompute.cli.screen import screen
+from bisect_recompute.cli.trouble import kept_for_resume
 from bisect_recompute.errors import UsageError
 from bisect_recompute.measurement.journal import Journal
 from bisect_recompute.report.files import read_verdict, write_files, written_files
@@ -25,7 +26,7 @@ from bisect_recompute.verdict.verdict import Verdict
 def work(plan: Plan, out: Path, opened: AbstractContextManager[Journal], jobs: int, as_json: bool, quiet: bool) -> int:
     """The exit code. Ctrl-C, SIGTERM and SIGHUP end it with 130; the folder ``out`` is then ready for ``resume``."""
     try:
-        with interruptible(), opened as journal:
+        with interruptible(), opened as journal, kept_for_resume(resume_command(out)):
             manifest = plan.manifest
             with Measurer(plan.repository, plan.recipe, manifest.recipe_spec, manifest.timeout) as measurer:
                 with screen(plan, jobs, quiet) as progress:
@@ -34,12 +35,16 @@ def work(plan: Plan, out: Path, opened: AbstractContextManager[Journal], jobs: i
             verdict = decide(findings)
             files = write_files(out, findings, verdict)
     except KeyboardInterrupt:
-        click.echo(f"stopped, nothing is lost; go on with: bisect-recompute resume {shlex.quote(str(out))}", err=True)
+        click.echo(f"stopped, nothing is lost; go on with: {resume_command(out)}", err=True)
         return 130
     _show(verdict, out, files, as_json)
     if verdict.outcome == "endpoint-failed":
         _say_why(findings, out)
     return final.exit_code(verdict)
+
+
+def resume_command(out: Path) -> str:
+    return f"bisect-recompute resume {shlex.quote(str(out))}"
 
 
 def show_again(out: Path, as_json: bool) -> int | None:

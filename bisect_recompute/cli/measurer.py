@@ -8,7 +8,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from bisect_recompute.cli.recipes import bridge_options
+from bisect_recompute.cli.recipes import bridge_options, recipe_text
 from bisect_recompute.differ.evidence import CommitChanges, recompute_changes
 from bisect_recompute.errors import UsageError
 from bisect_recompute.history.commit import Commit
@@ -16,6 +16,7 @@ from bisect_recompute.history.repository import Repository, repository_path
 from bisect_recompute.history.worktree import Worktrees, cache_dir
 from bisect_recompute.measurement.journal import Journal
 from bisect_recompute.measurement.same_code import SameCode
+from bisect_recompute.measurement.store import Store
 from bisect_recompute.probe.bridge import BridgeRecipe
 from bisect_recompute.probe.bridge_commits import BridgeCommit, BridgeCommits, InsideBump, with_settings
 from bisect_recompute.probe.recipe import LaunchRecipe, Recipe, RecipeFunction
@@ -37,6 +38,11 @@ class Measurer:
         self._worktrees = Worktrees(self.code, cache_dir())
         self._simulator = simulator or Simulator(cache_dir() / "bytecode", timeout)
 
+    @property
+    def recipe_text(self) -> str:
+        """All of the recipe that decides a measurement."""
+        return recipe_text(self._recipe)
+
     def warm_up(self) -> None:
         """Lets the simulator load what it needs beside other work."""
         self._simulator.warm_up("h100" if isinstance(self._recipe, RecipeFunction) else self._recipe.hardware.gpu)
@@ -48,7 +54,7 @@ class Measurer:
             try:
                 here = self._bridge.at(sha)
             except UsageError as error:
-                return ProbeResult(sha, "unbuildable", "checkout", str(error), 0.0, self._command(sha))
+                return ProbeResult(sha, "unbuildable", "checkout", str(error), 0.0, self.command(sha))
             result = with_settings(self._simulate(here.recipe, here.core, sha, log, snapshot), here)
         mask_file(log)
         return dataclasses.replace(result, reason=mask(result.reason), log=str(log))
@@ -57,7 +63,7 @@ class Measurer:
         """The commit ``code`` of the repository whose code runs; the result is said of ``sha``."""
         with self._worktrees.checkout(code) as tree:
             return self._simulator.probe(
-                recipe, tree, sha, self.code.tree(code), log.absolute(), self._command(sha), snapshot
+                recipe, tree, sha, self.code.tree(code), log.absolute(), self.command(sha), snapshot
             )
 
     def inside(self, outer: BridgeCommit) -> Measurer:
@@ -84,7 +90,7 @@ class Measurer:
         blob = self.tree(sha).get(path)
         return self.code.read_blob(blob) if blob else None
 
-    def _command(self, sha: str) -> str:
+    def command(self, sha: str) -> str:
         call = ["bisect-recompute", "probe", sha, "--repo", repository_path(self._repository), "--recipe", self._recipe_spec]
         if isinstance(self._recipe, BridgeRecipe):
             call += bridge_options(self._recipe)
@@ -106,6 +112,10 @@ class Recorder:
     def __init__(self, measurer: Measurer, journal: Journal):
         self._measurer, self._journal = measurer, journal
         self._same_code, self._added = SameCode(measurer.tree), 0
+        self._store = Store(cache_dir(), measurer.recipe_text) if journal.manifest.reuse else None
+        self._earlier = SameCode(measurer.tree)
+        for entry in self._store.entries() if self._store else ():
+            self._earlier.add_entry(*entry)
         self._stopped = False
 
     def warm_up(self) -> None:
@@ -115,20 +125,35 @@ class Recorder:
         """On disk before it returns."""
         log = self._journal.out / "logs" / f"{sha}.log"
         result = self._measurer.measure(sha, log)
+        if result.by_machine and not self._stopped:
+            result = self._measurer.measure(sha, log)
+            if result.by_machine:
+                result = dataclasses.replace(result, reason=f"{result.reason}, twice")
         result = dataclasses.replace(result, log=os.path.relpath(log, self._journal.out))
         if not self._stopped:
             self._journal.append(result)
+            if self._store:
+                self._store.add(result)
         return result
 
     def known(self, sha: str) -> ProbeResult | None:
-        """What was measured at this commit, or at one whose code is the same."""
+        """What was measured at this commit, or at one whose code is the same, in this run or an earlier one."""
         if sha in self._journal.results:
             return self._journal.results[sha]
         results = list(self._journal.results.values())
         for result in results[self._added :]:
             self._same_code.add(result)
         self._added = len(results)
-        return self._same_code.find(sha)
+        return self._same_code.find(sha) or self._of_earlier_run(sha)
+
+    def _of_earlier_run(self, sha: str) -> ProbeResult | None:
+        """Said of this commit: the one that was measured may be unknown here."""
+        found = self._earlier.find(sha)
+        if found is None:
+            return None
+        found = dataclasses.replace(found, revision=sha, command=self._measurer.command(sha), log=None)
+        self._journal.append(found, earlier=True)
+        return found
 
     def stop(self) -> None:
         """From now on nothing is kept: a probe that is being killed would look like a commit that fails."""

@@ -70,6 +70,9 @@ as_json = click.option(
     "--json", "as_json", is_flag=True, help="One JSON document on standard output, nothing else there."
 )
 quiet = click.option("--quiet", is_flag=True, help="No progress.")
+no_cache = click.option(
+    "--no-cache", is_flag=True, help="Measure everything in this run: take nothing from earlier ones."
+)
 jobs = click.option(
     "--jobs", type=click.IntRange(1, MAX_JOBS), metavar="N", help="Probes at once; default 2, 1 on a single core."
 )

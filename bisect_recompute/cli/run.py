@@ -39,6 +39,7 @@ RUNS = Path("bisect-recompute-out")
     "Shifts that cancel each other out are seen by `scan`.",
 )
 @options.jobs
+@options.no_cache
 @options.timeout
 @click.option(
     "--out",
@@ -100,6 +101,7 @@ def planned(ctx: click.Context, job: str) -> Plan:
         throughput_threshold=recipe.thresholds.throughput,
         timeout=asked["timeout"],
         job=job,
+        reuse=not asked["no_cache"],
         all_shifts=all_shifts,
         reproduce=_call(repository, commits, recipe, ctx, job),
         versions=options.versions(),

@@ -25,6 +25,7 @@ from bisect_recompute.measurement.journal import new_journal
     "of its parents.",
 )
 @options.jobs
+@options.no_cache
 @options.timeout
 @click.option(
     "--out",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import shlex
 from contextlib import AbstractContextManager
 from pathlib import Path
 
@@ -12,10 +11,12 @@ import click
 
 from bisect_recompute.cli.interrupt import interruptible
 from bisect_recompute.cli.investigation import changes_of, source_line
+from bisect_recompute.cli.main_job import resume_command
 from bisect_recompute.cli.measurer import Measurer, Recorder
 from bisect_recompute.cli.plan import Plan
 from bisect_recompute.cli.scan_view import show
 from bisect_recompute.cli.screen import screen
+from bisect_recompute.cli.trouble import kept_for_resume
 from bisect_recompute.driver.loop import Event, ProbeFinished, Reused
 from bisect_recompute.driver.survey import Survey, survey
 from bisect_recompute.errors import EndpointError
@@ -34,7 +35,7 @@ def work(plan: Plan, out: Path, opened: AbstractContextManager[Journal], jobs: i
     """The exit code. Ctrl-C, SIGTERM and SIGHUP end it with 130, and what is known by then is written and shown."""
     stopped = False
     results: dict[int, ProbeResult] = {}
-    with interruptible(), opened as journal:
+    with interruptible(), opened as journal, kept_for_resume(resume_command(out)):
         measurer = Measurer(plan.repository, plan.recipe, plan.manifest.recipe_spec, plan.manifest.timeout)
         try:
             with measurer:
@@ -48,7 +49,7 @@ def work(plan: Plan, out: Path, opened: AbstractContextManager[Journal], jobs: i
     if stopped:
         if not as_json:
             show(found, out)
-        click.echo(f"stopped, nothing is lost; go on with: bisect-recompute resume {shlex.quote(str(out))}", err=True)
+        click.echo(f"stopped, nothing is lost; go on with: {resume_command(out)}", err=True)
         return 130
     return _end(found, out, as_json)
 
@@ -84,8 +85,9 @@ def _measure(plan: Plan, recorder: Recorder, jobs: int, progress, results: dict[
         shifts = compare(results[good], results[bad], plan.recipe.thresholds, manifest.metric, manifest.direction)
         return any(shift.shifted for shift in shifts.values())
 
-    recorder.warm_up()
     try:
+        if recorder.known(plan.range.bad.sha) is None:
+            recorder.warm_up()
         survey(
             Survey(len(plan.range.commits), differ),
             lambda index: recorder.measure(plan.commit(index).sha),
@@ -108,7 +110,7 @@ def _timeline(plan: Plan, journal: Journal, measurer: Measurer, results: dict[in
         direction=manifest.direction,
         results=results,
         sides={index: "skip" for index, result in results.items() if result.status not in ("ok", "oom")},
-        probes_run=tuple(journal.results.values()),
+        probes_run=journal.probed,
         source_line=source_line(measurer),
         reproduce=manifest.reproduce,
         versions=manifest.versions,

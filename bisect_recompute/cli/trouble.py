@@ -29,11 +29,11 @@ def one_line_of_trouble() -> Iterator[None]:
 
 @contextmanager
 def kept_for_resume(resume: str) -> Iterator[None]:
-    """Around a run that is under way: whatever it stumbles over is Failed, and names the command that goes on."""
+    """Around a run that is under way: a full disk and the like is Failed, and names the command that goes on."""
     try:
         with one_line_of_trouble():
             yield
-    except (Failed, UsageError) as error:
+    except Failed as error:
         raise Failed(f"{error}; nothing measured is lost, go on with: {resume}") from None
 
 

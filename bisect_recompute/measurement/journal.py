@@ -27,6 +27,8 @@ MANIFEST, PROBES, LOCK = "manifest.json", "probes.jsonl", ".lock"
 TIMEOUT = (1, 86_400)
 """Seconds: no probe ends in less than the one, and nobody waits for more than the other."""
 _RESULT = TypeAdapter(ProbeResult)
+_OF_A_LINE = ("commit", "environment", "earlier")
+"""Keys of a line beside those of the result."""
 _Id = Annotated[str, Field(pattern=r"^([0-9a-f]{40}|[0-9a-f]{64})$")]
 _Percent = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
@@ -55,6 +57,8 @@ class Manifest:
     """Seconds that one probe may take."""
     job: Literal["run", "scan"] = "run"
     """The command that began it, and that `resume` goes on with."""
+    reuse: bool = True
+    """What earlier runs measured is taken where the code is the same."""
     all_shifts: bool = False
     """Each shift is asked for, not only one."""
     versions: dict[str, str] = field(default_factory=dict)
@@ -71,20 +75,27 @@ class Manifest:
 
 
 class Journal:
-    """The open record of one run; ``results`` holds what is on disk, by commit; ``damaged`` lines were skipped."""
+    """The open record of one run; ``results`` holds what is on disk, by commit; ``damaged`` lines were skipped;
+    ``earlier``: the commits whose answer comes from a measurement of an earlier run."""
 
     def __init__(self, out: Path, manifest: Manifest):
         self.out, self.manifest = out, manifest
-        self.results, self.damaged = _read(out)
+        self.results, self.damaged, self.earlier = _read(out)
         self._lock = threading.Lock()
         self._file = _append_to(out / PROBES)
 
-    def append(self, result: ProbeResult) -> None:
+    @property
+    def probed(self) -> tuple[ProbeResult, ...]:
+        """The results of this run's own probes."""
+        return tuple(result for sha, result in self.results.items() if sha not in self.earlier)
+
+    def append(self, result: ProbeResult, earlier: bool = False) -> None:
         """On disk (fsync) when it returns. Thread-safe; what comes after ``close`` is dropped.
 
         Raises OSError when the disk is full.
         """
         line = {"commit": result.revision, "environment": self.manifest.environment}
+        line |= {"earlier": True} if earlier else {}
         line |= _RESULT.dump_python(result, mode="json")
         data = (json.dumps(line) + "\n").encode()
         with self._lock:
@@ -95,6 +106,8 @@ class Journal:
                 self._file.flush()
                 os.fsync(self._file.fileno())
             self.results[result.revision] = result
+            if earlier:
+                self.earlier.add(result.revision)
 
     def close(self) -> None:
         with self._lock:
@@ -172,19 +185,21 @@ def write_atomically(path: Path, text: str) -> None:
             raise
 
 
-def _read(out: Path) -> tuple[dict[str, ProbeResult], int]:
-    """The results, and how many lines hold none. What follows the last line end was cut short by a kill: no damage."""
-    path, results, damaged = out / PROBES, {}, 0
+def _read(out: Path) -> tuple[dict[str, ProbeResult], int, set[str]]:
+    """The results, how many lines hold none, and the commits answered by earlier runs. What follows the last line end was cut short by a kill: no damage."""
+    path, results, damaged, earlier = out / PROBES, {}, 0, set()
     lines = path.read_bytes().split(b"\n")[:-1] if path.exists() else []
     for line in lines:
         try:
             record = json.loads(line)
-            result = _RESULT.validate_python({k: v for k, v in record.items() if k not in ("commit", "environment")})
+            result = _RESULT.validate_python({k: v for k, v in record.items() if k not in _OF_A_LINE})
         except (ValueError, AttributeError, RecursionError):
             damaged += 1
             continue
         results[result.revision] = result
-    return results, damaged
+        if record.get("earlier") is True:
+            earlier.add(result.revision)
+    return results, damaged, earlier
 
 
 @contextmanager

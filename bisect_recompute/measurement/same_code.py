@@ -68,7 +68,7 @@ class SameCode:
     def __init__(self, tree: Callable[[str], Mapping[str, str]]):
         """``tree``: of a commit id."""
         self._tree = tree
-        self._entries: list[tuple[int, str, ProbeResult]] = []
+        self._entries: list[tuple[int, str, Callable[[], ProbeResult | None]]] = []
         self._footprints: dict[Footprint, int] = {}
         self._codes: dict[str, Code] = {}
         self._fingerprints: dict[tuple[str, int], str | None] = {}
@@ -77,20 +77,24 @@ class SameCode:
     def add(self, result: ProbeResult) -> None:
         footprint = Footprint.of(result)
         if footprint is not None:
-            number = self._footprints.setdefault(footprint, len(self._footprints))
-            self._entries.append((number, own_fingerprint(result), result))
+            self.add_entry(footprint, own_fingerprint(result), lambda: result)
+
+    def add_entry(self, footprint: Footprint, fingerprint: str, read: Callable[[], ProbeResult | None]) -> None:
+        """Of a measurement that is read when it is needed; None: it is gone by then."""
+        number = self._footprints.setdefault(footprint, len(self._footprints))
+        self._entries.append((number, fingerprint, read))
 
     def find(self, sha: str) -> ProbeResult | None:
         """Asked again about the same commit, it looks only at what was added since."""
         first, self._asked[sha] = self._asked.get(sha, 0), len(self._entries)
         known = list(self._footprints)
-        for number, fingerprint, result in self._entries[first:]:
+        for number, fingerprint, read in self._entries[first:]:
             key = (sha, number)
             if key not in self._fingerprints:
                 if sha not in self._codes:
                     self._codes[sha] = Code(self._tree(sha))
                 self._fingerprints[key] = known[number].fingerprint(self._codes[sha])
-            if self._fingerprints[key] == fingerprint:
+            if self._fingerprints[key] == fingerprint and (result := read()) is not None:
                 self._asked[sha] = 0  # it will be found again
                 return result
         return None

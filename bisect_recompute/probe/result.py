@@ -113,5 +113,7 @@ class ProbeResult:
     """The TransformerConfig that the commit's code ended up with, its own defaults and corrections included: every field
     with a plain value, enum members by name."""
     log: str | None = None
+    by_machine: bool = False
+    """It may be the machine that ended the probe, not the commit's code: killed, or out of time with little of a processor."""
     notes: tuple[str, ...] = field(default=())
     """What the simulation left out or assumed, one sentence each."""

@@ -104,7 +104,7 @@ class Step(Part):
 
 class Probes(Part):
     run: int
-    reused: int = Field(description="Commits answered by a probe of another commit with the same code")
+    reused: int = Field(description="Commits answered by a probe of another commit with the same code, or by an earlier run")
     skipped: int = Field(description="Commits that could not be measured")
     seconds: float = Field(description="Sum over all probes")
 

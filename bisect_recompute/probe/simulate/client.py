@@ -135,7 +135,7 @@ class _Server:
         if future.done():
             return
         if self._ready:
-            future.set_result(failure(job, "failed", "import", "the simulator was killed while this probe ran", 0.0))
+            future.set_result(failure(job, "failed", "import", "the simulator was killed while this probe ran", 0.0, True))
             return
         last = [line for line in self._errors if line.strip()][-1:] or ["it ended without a word"]
         future.set_exception(UsageError(

@@ -35,6 +35,7 @@ def supervise(job: dict, answer: int):
     os.close(write)
     keep_only(read, answer)
     seen = _follow(pid, read, began + job["timeout"])
+    seen["starved"] = seen["timed_out"] and _starved(pid, time.monotonic() - began)
     kill_descendants()
     line = json.dumps(_result(job, seen, round(time.monotonic() - began, 3))) + "\n"
     with os.fdopen(answer, "w") as stream:
@@ -115,19 +116,31 @@ def _note(seen: dict, line: bytes):
 def _result(job: dict, seen: dict, seconds: float) -> dict:
     if isinstance(seen["result"], dict):
         return seen["result"]
+    by_machine = seen["starved"]
     if seen["timed_out"]:
         reason = f"no answer within {job['timeout']:g} s"
     elif os.WIFSIGNALED(seen["status"] or 0):
-        reason = f"killed by {_signal_name(os.WTERMSIG(seen['status']))}"
+        number = os.WTERMSIG(seen["status"])
+        reason, by_machine = f"killed by {_signal_name(number)}", number == signal.SIGKILL
     else:
         reason = f"ended with exit code {os.WEXITSTATUS(seen['status'] or 0)} and no answer"
-    return failure(job, "timeout" if seen["timed_out"] else "failed", seen["stage"], reason, seconds)
+    return failure(job, "timeout" if seen["timed_out"] else "failed", seen["stage"], reason, seconds, by_machine)
 
 
-def failure(job: dict, status: str, stage: str, reason: str, seconds: float) -> dict:
+def _starved(pid: int, seconds: float) -> bool:
+    """On a machine with more to do than processors, a probe that got less than half of one."""
+    try:
+        times = psutil.Process(pid).cpu_times()
+    except psutil.NoSuchProcess:
+        return False
+    used = times.user + times.system + times.children_user + times.children_system
+    return used < seconds / 2 and os.getloadavg()[0] > (os.cpu_count() or 1)
+
+
+def failure(job: dict, status: str, stage: str, reason: str, seconds: float, by_machine: bool = False) -> dict:
     """A ProbeResult as JSON for a probe that gave none."""
     return {"revision": job["revision"], "status": status, "stage": stage, "reason": reason, "seconds": seconds,
-            "command": job["command"], "log": job["log"]}
+            "command": job["command"], "log": job["log"], "by_machine": by_machine}
 
 
 def _signal_name(number: int) -> str:
