@@ -22,6 +22,8 @@ class Gpu:
     """Precision (bf16, fp16, fp8, fp4, fp32) -> peak."""
     matmul_efficiency: float
     """Share of the tensor cores' peak that large matrix products reach."""
+    attention_efficiency: float
+    """The same of fused attention."""
     hbm: float
     nvlink: float
     nvlink_domain: int

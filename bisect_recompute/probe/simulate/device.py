@@ -126,13 +126,13 @@ class SimulatedGpu(TorchDispatchMode):
             for item in out:
                 self._see(item)
 
-    def add_flops(self, count: float, moved: float = 0.0, dtype=torch.bfloat16, link: float = 0.0):
-        """A kernel of ``count`` FLOPs that moves ``moved`` bytes; ``link``: seconds of a collective that it overlaps with."""
+    def add_flops(self, count: float, moved: float = 0.0, dtype=torch.bfloat16, **more):
+        """A kernel of ``count`` FLOPs that moves ``moved`` bytes; ``more``: see ``Timeline.kernel``."""
         if self.counting:
             self.flops += count
             if self.tracker.phase == "recompute":
                 self.recomputed_flops += count
-            self.timeline.kernel(count, moved, dtype, link)
+            self.timeline.kernel(count, moved, dtype, **more)
 
     def _use_cublas(self):
         """The first matrix product of each thread (forward, autograd) allocates that handle's workspace."""

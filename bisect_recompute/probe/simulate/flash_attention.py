@@ -142,7 +142,7 @@ def splits(blocks: int, keys: int, head_dim: int, slots: int) -> int:
 def _count(shape, keys, causal, backward):
     gpu = SimulatedGpu.current
     gpu.attention_backend = NAME
-    gpu.add_flops(flops.attention(shape, shape[-1], keys, causal, backward))
+    gpu.add_flops(flops.attention(shape, shape[-1], keys, causal, backward), attention=True)
 
 
 def _count_packed(q, k, batch, causal, backward):

@@ -39,7 +39,7 @@ def _count(layout, mask, q, k, v, cu_seqlens_q, backward: bool):
         seq, batch_axis = (0, 1) if _seq_first(layout.name) else (1, 0)
         batch, queries, keys = q.shape[batch_axis], q.shape[seq], k.shape[seq]
     shape = (batch, q.shape[-2], queries, q.shape[-1])
-    gpu.add_flops(flops.attention(shape, v.shape[-1], keys, "CAUSAL" in mask.name, backward))
+    gpu.add_flops(flops.attention(shape, v.shape[-1], keys, "CAUSAL" in mask.name, backward), attention=True)
 
 
 def fused_attn_fwd(

@@ -1,8 +1,9 @@
 """How long a collective takes on the links between GPUs: a latency and the bytes over the bandwidth.
 
-Volumes are those of the ring algorithms (Thakur, Rabenseifner, Gropp 2005, "Optimization of Collective Communication Operations in
-MPICH"; nccl-tests, doc/PERFORMANCE.md: bus bandwidth). Latencies are NCCL's own for its low-latency protocol, which it uses for
-small messages (src/graph/tuning.cc, v2.28: a ring's base latency, and one for each hop over NVLink or the network).
+Volumes are those of the ring algorithms (Thakur, Rabenseifner, Gropp 2005, "Optimization of Collective Communication
+Operations in MPICH"; nccl-tests, doc/PERFORMANCE.md: bus bandwidth). Latencies are NCCL's own for its low-latency
+protocol, which it uses for small messages (src/graph/tuning.cc, v2.28: a ring's base latency, and one for each hop over
+NVLink or the network).
 """
 
 from __future__ import annotations
@@ -15,8 +16,8 @@ NETWORK_HOP = 2.7e-6
 
 
 def ring(gpu: Gpu, ranks: list[int], rank: int, nbytes: float, rounds: int = 1) -> float:
-    """All-gather or reduce-scatter of ``nbytes`` in total (an all-reduce is both: 2 rounds), in seconds. Over several NVLink
-    domains every GPU of the group in a domain brings its own network adapter."""
+    """All-gather or reduce-scatter of ``nbytes`` in total (an all-reduce is both: 2 rounds), in seconds. Over several
+    NVLink domains every GPU of the group in a domain brings its own network adapter."""
     size, inside, domains = _extent(gpu, ranks, rank)
     share = rounds * (size - 1) / size
     if domains == 1:

@@ -1,5 +1,5 @@
-"""FLOPs of the model itself as Megatron-LM counts them for its log: three times the products of one forward pass, whatever runs
-again; attention under a causal mask is half of the whole."""
+"""FLOPs of the model itself as Megatron-LM counts them for its log: three times the products of one forward pass,
+whatever runs again; attention under a causal mask is half of the whole."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from bisect_recompute.probe.simulate.model import layer_pattern, padded_vocab_si
 
 
 def of(recipe: Recipe, config) -> float | None:
-    """Of one step on all GPUs, from the commit's own config (which has filled in what the recipe leaves out); None for attention
-    of another kind than softmax attention."""
+    """Of one step on all GPUs, from the commit's own config (which has filled in what the recipe leaves out); None for
+    attention of another kind than softmax attention."""
     if getattr(config, "experimental_attention_variant", None) or getattr(config, "moe_latent_size", None):
         return None
     predictions = getattr(config, "mtp_num_layers", None) or 0
@@ -17,7 +17,8 @@ def of(recipe: Recipe, config) -> float | None:
     mixture += mixture[-1:] * predictions
     per_token = sum(_mixture(config) if sparse else _mlp(config, config.ffn_hidden_size) for sparse in mixture)
     per_token += len(mixture) * _attention(config, recipe.training.seq_length)
-    per_token += predictions * 2 * config.hidden_size**2 + (1 + predictions) * config.hidden_size * padded_vocab_size(recipe)
+    per_token += predictions * 2 * config.hidden_size**2
+    per_token += (1 + predictions) * config.hidden_size * padded_vocab_size(recipe)
     return 3 * 2.0 * per_token * recipe.training.global_batch_size * recipe.training.seq_length
 
 
@@ -53,5 +54,6 @@ def _attention(config, sequence: int) -> float:
     q = config.qk_head_dim + config.qk_pos_emb_head_dim
     q_rank, kv_rank = config.q_lora_rank, config.kv_lora_rank
     projections = q_rank * (hidden + heads * q) if q_rank else hidden * heads * q
-    projections += hidden * (kv_rank + config.qk_pos_emb_head_dim) + kv_rank * heads * (config.qk_head_dim + config.v_head_dim)
+    projections += hidden * (kv_rank + config.qk_pos_emb_head_dim)
+    projections += kv_rank * heads * (config.qk_head_dim + config.v_head_dim)
     return projections + heads * config.v_head_dim * hidden + sequence / 2 * heads * (q + config.v_head_dim)

@@ -49,7 +49,8 @@ class Meter:
         an iteration's peak is its own."""
         self._whole_process = whole_process
         self.tracker = memory.MemoryTracker(source_files)
-        self.gpu = SimulatedGpu(self.tracker, GPUS[recipe.hardware.gpu], isinstance(recipe, LaunchRecipe) and recipe.shards_parameters)
+        sharded = isinstance(recipe, LaunchRecipe) and recipe.shards_parameters
+        self.gpu = SimulatedGpu(self.tracker, GPUS[recipe.hardware.gpu], sharded)
         self.gpu.counting = False
         self.on_stage = on_stage
         self._capacity = GPUS[recipe.hardware.gpu].memory_bytes

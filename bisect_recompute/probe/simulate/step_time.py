@@ -38,9 +38,10 @@ def step_time(timeline: Timeline, microbatches: int, simulated: int) -> StepTime
 
 
 def whole_step(ranks: list[StepTime]) -> tuple[Counter, float]:
-    """(kind -> seconds of a step, bubble included; recomputed seconds of them) of the slowest stage. A microbatch passes all
-    stages before the first and after the last can work: the bubble of 1F1B, shorter by the chunks of an interleaved schedule
-    (Narayanan et al. 2021, "Efficient Large-Scale Language Model Training on GPU Clusters Using Megatron-LM", 2.2)."""
+    """(kind -> seconds of a step, bubble included; recomputed seconds of them) of the slowest stage. A microbatch passes
+    all other stages before this one works all the time: the bubble of 1F1B, shorter by the chunks of an interleaved
+    schedule (Narayanan et al. 2021, "Efficient Large-Scale Language Model Training on GPU Clusters Using Megatron-LM",
+    2.2)."""
     slowest = max(ranks, key=_seconds)
     total = Counter(slowest.once)
     for kind, seconds in slowest.microbatch.items():
@@ -51,8 +52,8 @@ def whole_step(ranks: list[StepTime]) -> tuple[Counter, float]:
 
 
 def stages(ranks: list[StepTime]) -> list[StepTime]:
-    """One for each pipeline stage; a stage that was not simulated is like the nearest one before it that was, the last and
-    the first excepted."""
+    """One for each pipeline stage; a stage that was not simulated is like the nearest one before it that was, the last
+    and the first excepted."""
     known = {each.stage: each for each in ranks}
     count = ranks[0].stages
     return [known[stage] if stage in known else _like(known, stage, count) for stage in range(count)]

@@ -1,9 +1,9 @@
-"""When things happen on the simulated GPU: a roofline for each kernel, links for each collective, a clock for each stream.
+"""When things happen on the simulated GPU: a roofline for each kernel, links for collectives, a clock for each stream.
 
-A kernel takes the longest of its FLOPs over the achievable peak, its bytes over the memory bandwidth, and the time in which the
-CPU launches one. Collectives run beside kernels, those of one process group one after another; a stream stands still where
-it waits for one. Kernels of other streams run beside the main one's, matrix products excepted: those fill the GPU. Kinds of
-time: matmul (bound by FLOPs), memory_bound (by bytes or by launches), communication (waiting for it).
+A kernel takes the longest of its FLOPs over the achievable peak, its bytes over the memory bandwidth, and the time in
+which the CPU launches one. Collectives run beside kernels, those of one process group one after another; a stream
+stands still where it waits for one. Kernels of other streams run beside the main one's, matrix products excepted: those
+fill the GPU. Kinds of time: matmul (bound by FLOPs), memory_bound (by bytes or by launches), communication (waiting).
 """
 
 from __future__ import annotations
@@ -53,6 +53,7 @@ class Timeline:
             dtype: gpu.tflops[name] * 1e12 * gpu.matmul_efficiency
             for dtype, name in PRECISION.items() if name in gpu.tflops
         }
+        self._attention_peak = gpu.tflops["bf16"] * 1e12 * gpu.attention_efficiency
         self._slowest = gpu.tflops["fp32"] * 1e12
         self._groups: dict[str, tuple[list[int], int, bool]] = {}
         self._ends: dict[str, float] = {}
@@ -64,20 +65,25 @@ class Timeline:
 
     # --- kernels -----------------------------------------------------------------------------------------------------
 
-    def kernel(self, flops: float, moved: float, dtype=torch.bfloat16, link: float = 0.0):
+    def kernel(self, flops: float, moved: float, dtype=torch.bfloat16, attention: bool = False, link: float = 0.0):
         """``link``: seconds of a collective that the kernel overlaps with (``tp_comm_overlap``)."""
         if not self.counting:
             return
+        peak = self._attention_peak if attention else self._peak.get(dtype, self._slowest)
+        compute = flops / peak
         if self.inside:
-            self._pending += flops
+            self._pending += compute
             return
-        compute, memory = flops / self._peak.get(dtype, self._slowest), moved / self._bytes_per_second
+        self._longest(compute, moved)
+        if link > compute:
+            self._charge(link - compute, "communication")
+
+    def _longest(self, compute: float, moved: float):
+        memory = moved / self._bytes_per_second
         if compute > memory:
             self._run(compute if compute > LAUNCH else LAUNCH, "matmul")
         else:
             self._run(memory if memory > LAUNCH else LAUNCH, "memory_bound")
-        if link > compute:
-            self._charge(link - max(compute, memory, LAUNCH), "communication")
 
     def begin(self):
         """Operators up to ``end`` are parts of one kernel."""
@@ -86,9 +92,9 @@ class Timeline:
     def end(self, moved: float):
         self.inside -= 1
         if not self.inside:
-            flops, self._pending = self._pending, 0.0
-            if moved or flops:
-                self.kernel(flops, moved)
+            compute, self._pending = self._pending, 0.0
+            if moved or compute:
+                self._longest(compute, moved)
 
     def copy_to_or_from_host(self, moved: float):
         if self.counting:
@@ -130,8 +136,7 @@ class Timeline:
         """What the caller may wait for."""
         if not self.counting:
             return FakeWork()
-        boxed = next((a for a in args if isinstance(a, torch.ScriptObject)), None)
-        group = dist.ProcessGroup.unbox(boxed)
+        group = dist.ProcessGroup.unbox(next(a for a in args if isinstance(a, torch.ScriptObject)))
         ranks, rank, once = self._described(group)
         if len(ranks) < 2:
             return FakeWork()
@@ -150,6 +155,7 @@ class Timeline:
         self._once = outer
 
     def _described(self, group) -> tuple[list[int], int, bool]:
+        """(global ranks, the own one, whether its collectives come once a step)."""
         known = self._groups.get(group.group_name)
         if known is None:
             ranks = dist.get_process_group_ranks(group)

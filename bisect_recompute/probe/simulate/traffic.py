@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 
 NAMES_ONLY = {
-    "empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided", "_unsafe_view", "detach", "alias", "lift_fresh",
-    "set_", "resize_", "_local_scalar_dense", "_reshape_alias", "record_stream",
+    "empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided", "_unsafe_view", "detach", "alias",
+    "lift_fresh", "set_", "resize_", "_local_scalar_dense", "_reshape_alias", "record_stream",
 }
 """Operators that move nothing."""
 FILLS = {"zero_", "fill_", "normal_", "uniform_", "random_", "bernoulli_", "arange", "zeros", "ones", "full"}
