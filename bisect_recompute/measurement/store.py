@@ -40,7 +40,7 @@ def environment_key() -> str:
     folders = [folder for folder in dict.fromkeys(sys.path) if os.path.isdir(folder)]
     installed = sorted({name for folder in folders for name in os.listdir(folder) if name.endswith((".dist-info", ".egg-info"))})
     probe = Path(bisect_recompute.__file__).parent / "probe"
-    source = [hashlib.sha256(path.read_bytes()).hexdigest() for path in sorted(probe.rglob("*.py"))]
+    source = [hashlib.sha256(path.read_bytes()).hexdigest() for path in sorted((*probe.rglob("*.py"), *probe.rglob("*.yaml")))]
     variables = sorted((name, value) for name, value in os.environ.items() if name.startswith(_VARIABLES))
     return _digest([sys.version, *installed, *source, *map("=".join, variables)])
 
