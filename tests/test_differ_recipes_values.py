@@ -3,6 +3,8 @@
 import pytest
 from recipe_source import PATH, PRELUDE, contradictions, really, static, statically
 
+from bisect_recompute.differ.recipes.revision import Revision
+
 BODIES = {
     "assignment": "cfg.model.recompute_granularity = 'full'\ncfg.model.recompute_num_layers = 1",
     "last write wins": "cfg.model.recompute_modules = ['mlp']\ncfg.model.recompute_modules = ['moe']",
@@ -183,3 +185,17 @@ def test_the_line_is_where_the_value_is_written():
     revision = Revision(blob.get, {PATH: "0" * 40})
     state = revision.recipes["megatron.bridge.recipes.demo.demo:demo_config"].fields["recompute_num_layers"]
     assert revision.world.line(state.origin) == (PATH, source.split("\n").index("    n = 4") + 1)
+
+
+def test_a_second_name_of_a_recipe_is_a_recipe():
+    files = {
+        "src/megatron/bridge/recipes/a.py": "from lab import GPT, ConfigContainer\n\n\ndef one_config():\n    cfg = ConfigContainer(model=GPT())\n    "
+        "cfg.model.recompute_granularity = 'full'\n    return cfg\n",
+        "src/megatron/bridge/recipes/b.py": "from megatron.bridge.recipes.a import one_config\n"
+        "SIZE = 3\nsize_config = SIZE\ntwo_config = one_config\nthree_config = size_config\n",
+    }
+    sources = {path: text.encode() for path, text in files.items()}
+    found = Revision(sources.get, {path: path for path in files}).recipes
+    assert {key.partition(":")[2] for key in found} == {"one_config", "two_config"}
+    state = found["megatron.bridge.recipes.b:two_config"].fields["recompute_granularity"]
+    assert (state.value, state.origin[0]) == ("full", "src/megatron/bridge/recipes/a.py")

@@ -1,4 +1,4 @@
-"""``bisect-recompute show REV``: effective recompute settings of every recipe at a revision."""
+"""``bisect-recompute show REV``: effective recompute settings of every recipe and launch script at a revision."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from bisect_recompute.errors import UsageError
 def command(revision, repo, recipes, wanted, as_json):
     from bisect_recompute.differ.recipes import fields as names
     from bisect_recompute.differ.recipes.revision import Revision
+    from bisect_recompute.differ.recipes.scripts import scripts_at
     from bisect_recompute.differ.recipes.timeline import matches
     from bisect_recompute.history.repository import Repository
 
@@ -29,10 +30,11 @@ def command(revision, repo, recipes, wanted, as_json):
     if not chosen:
         raise UsageError(f"no field matches {', '.join(wanted)}: known are {', '.join(names.ALL)}")
     found = Revision(repository.read_blob, repository.tree(commit.sha))
-    states = {key: state for key, state in sorted(found.recipes.items()) if not recipes or matches(key, recipes)}
+    everything = {**found.recipes, **scripts_at(repository.read_blob, repository.tree(commit.sha))}
+    states = {key: state for key, state in sorted(everything.items()) if not recipes or matches(key, recipes)}
     if not states:
         what = f"no recipe matches {', '.join(recipes)}" if recipes else "no recipe"
-        raise UsageError(f"{what} at {commit.sha[:10]} in {repository.name}; `show {revision}` lists {len(found.recipes)}")
+        raise UsageError(f"{what} at {commit.sha[:10]} in {repository.name}; `show {revision}` lists {len(everything)}")
     if as_json:
         document = {
             "revision": commit.sha,

@@ -6,7 +6,8 @@ from dataclasses import dataclass, replace
 from typing import Optional, Sequence
 
 from bisect_recompute.differ.recipes.cache import recipe_changes
-from bisect_recompute.differ.recipes.timeline import RecipeChanges, selected
+from bisect_recompute.differ.recipes.changes import RecipeChanges
+from bisect_recompute.differ.recipes.timeline import selected
 from bisect_recompute.differ.source.change import SettingChange, SourceChange
 from bisect_recompute.differ.source.compare import SourceDiffer
 from bisect_recompute.differ.source.submodule import Bump, bump, is_bump, submodule_changes, submodule_clone

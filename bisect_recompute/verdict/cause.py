@@ -60,7 +60,8 @@ def plain_value(value):
 def relevant_settings(f: Findings, changes: CommitChanges) -> tuple[SettingChange, ...]:
     """Changes that can reach what was probed: of the probed recipe function, and of the defaults that the recipe leaves
     to the commit. What a commit changes in other recipes is no cause."""
-    defaults = tuple(s for s in changes.changes if ":" not in s.recipe)
+    # A launch script's own name is its path.
+    defaults = tuple(s for s in changes.changes if ":" not in s.recipe and s.recipe != s.file)
     if isinstance(f.recipe, RecipeFunction):
         # A package may offer the function under a shorter path than that of its module.
         named = [s for s in changes.changes if s.recipe.rpartition(":")[2] == f.recipe.function]

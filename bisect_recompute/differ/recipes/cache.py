@@ -8,27 +8,29 @@ from __future__ import annotations
 import json
 import os
 import sqlite3
+from bisect import bisect_right
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict
 from hashlib import blake2b
-from itertools import groupby
+from itertools import accumulate, groupby
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Optional, Sequence
 
 from bisect_recompute.differ.source.change import SettingChange
+from bisect_recompute.differ.recipes.changes import NOTHING, RecipeChanges
 from bisect_recompute.differ.recipes.launcher import is_config_file
 from bisect_recompute.differ.recipes.recipes import is_recipe_file
-from bisect_recompute.differ.recipes.timeline import RecipeChanges, walk
+from bisect_recompute.differ.recipes.timeline import walk
 from bisect_recompute.differ.recipes.world import relevant
 from bisect_recompute.history.commit import Commit
 from bisect_recompute.history.repository import Repository
 from bisect_recompute.history.worktree import cache_dir
 
 _WORTH_SPLITTING = 150
-_PARTS = 2
-"""Stretches for each process: the estimate of their work is rough, and each begins with a look at everything."""
-_NOTHING = RecipeChanges()
+_LAST = 0.08
+"""Share of a last stretch, for the process that is done first: the estimate of their work is rough. More stretches would cost
+more, each begins with a look at everything."""
 
 
 def recipe_changes(repository: Repository, commits: Sequence[Commit], use_cache: bool = True) -> list[RecipeChanges]:
@@ -48,7 +50,7 @@ def _resolve(repository: Repository, commits: list[Commit]) -> list[RecipeChange
     workers = min(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1, 4)
     if workers < 2 or len(commits) < _WORTH_SPLITTING:
         return list(walk(repository, commits))
-    parts = _split(repository, commits, _PARTS * workers)
+    parts = _split(repository, commits, [*[(1 - _LAST) / workers] * workers, _LAST])
     with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
         return [change for part in pool.map(_walk_part, [repository.git_dir] * len(parts), parts) for change in part]
 
@@ -61,8 +63,8 @@ def _walk_part(git_dir: Path, commits: list[Commit]) -> list[RecipeChanges]:
         repository.close()
 
 
-def _split(repository: Repository, commits: list[Commit], parts: int) -> list[list[Commit]]:
-    """Stretches of about equal work, in order."""
+def _split(repository: Repository, commits: list[Commit], shares: Sequence[float]) -> list[list[Commit]]:
+    """Stretches of about these shares of the work, in order."""
     changed = repository.changes_in(commits)
     configurations = recipes = 0
     work = []
@@ -76,9 +78,10 @@ def _split(repository: Repository, commits: list[Commit], parts: int) -> list[li
         launcher = any(p.path.startswith("scripts/performance/") and not is_config_file(p.path) for p in paths)
         shared = any(not is_recipe_file(p.path) and p.path.startswith("src/megatron/bridge/training/") for p in paths)
         work.append(1 + len(paths) + 30 * configurations * launcher + (6 * configurations + 2 * recipes) * (launcher or shared))
-    total, done, part_of = sum(work), 0, []
+    ends = [sum(work) * end for end in accumulate(shares)]
+    done, part_of = 0, []
     for each in work:
-        part_of.append(min(done * parts // total, parts - 1))
+        part_of.append(min(bisect_right(ends, done), len(shares) - 1))
         done += each
     pairs = groupby(zip(part_of, commits), key=lambda pair: pair[0])
     return [[commit for _, commit in group] for _, group in pairs]
@@ -124,12 +127,12 @@ class _Store:
 
 
 def _to_json(changes: RecipeChanges) -> str:
-    return "" if changes == _NOTHING else json.dumps(asdict(changes))
+    return "" if changes == NOTHING else json.dumps(asdict(changes))
 
 
 def _from_json(data: str) -> RecipeChanges:
     if not data:
-        return _NOTHING
+        return NOTHING
     raw = json.loads(data)
     return RecipeChanges(
         tuple(raw["kinds"]), tuple(SettingChange(**c) for c in raw["changes"]), tuple(raw["effective"]),

@@ -22,16 +22,28 @@ _DEEP = 200
 
 
 class Memo:
-    __slots__ = ("value", "dependencies", "places", "version", "compute", "epoch")
+    __slots__ = ("value", "reads", "places", "version", "compute", "epoch")
 
     def __init__(self, value: Any, dependencies: dict, places: set, version: int, compute: Callable, epoch: int):
         self.value = value
-        self.dependencies = dependencies
+        self.reads = Reads(dependencies)
         self.places = places
         self.version = version
         self.compute = compute
         self.epoch = epoch
         """The world's, when the value was last known to be right."""
+
+
+class Reads:
+    """Dependencies of one result, sorted by how they are looked at again: files mostly have not been touched since."""
+
+    __slots__ = ("dependencies", "paths", "memos", "modules")
+
+    def __init__(self, dependencies: dict):
+        self.dependencies = dependencies
+        self.paths = {d[1] for d in dependencies if d[0] not in ("memo", "module")}
+        self.memos = [(d[1], version) for d, version in dependencies.items() if d[0] == "memo"]
+        self.modules = any(d[0] == "module" for d in dependencies)
 
 
 class Memos:
@@ -95,7 +107,7 @@ class Memos:
         self.looking.add(key)
         memo = self.memos[key]
         try:
-            if not self.still_right(memo.dependencies, memo.epoch):
+            if not self.still_right(memo.reads, memo.epoch):
                 return False
         finally:
             self.looking.discard(key)
@@ -121,21 +133,22 @@ class Memos:
             self.forget(key)
             return None
 
-    def still_right(self, dependencies: dict, since: int) -> bool:
+    def still_right(self, reads: Reads, since: int) -> bool:
         """Whether all dependencies, right when the world's epoch was ``since``, are so now."""
-        memos, doubtful, world = self.memos, self.doubtful, self.world
-        touched = world.touched
-        for dependency, fingerprint in dependencies.items():
-            kind = dependency[0]
-            if kind == "memo":
-                memo = memos.get(dependency[1])
-                if memo is None or memo.version != fingerprint:
-                    return False
-                if dependency[1] in doubtful and self.current(dependency) != fingerprint:
-                    return False
-            elif (world.modules_at if kind == "module" else touched.get(dependency[1], 0)) > since:
-                if world.fingerprint(dependency) != fingerprint:
-                    return False
+        world, touched = self.world, self.world.touched
+        if reads.modules and world.modules_at > since or any(touched.get(path, 0) > since for path in reads.paths):
+            for dependency, fingerprint in reads.dependencies.items():
+                kind = dependency[0]
+                if kind != "memo" and (world.modules_at if kind == "module" else touched.get(dependency[1], 0)) > since:
+                    if world.fingerprint(dependency) != fingerprint:
+                        return False
+        memos, doubtful = self.memos, self.doubtful
+        for key, version in reads.memos:
+            memo = memos.get(key)
+            if memo is None or memo.version != version:
+                return False
+            if key in doubtful and self.current(("memo", key)) != version:
+                return False
         return True
 
     def in_fresh_context(self, run: Callable) -> Any:
@@ -205,7 +218,7 @@ class Memos:
                 continue
             self.forget(key)
             self.readers.pop(("memo", key), None)
-            todo += [d[1] for d in memo.dependencies if d[0] == "memo"]
+            todo += [d[1] for d in memo.reads.dependencies if d[0] == "memo"]
 
     def read_through(self, dependencies: Iterable[tuple]) -> Iterable[tuple]:
         """All names, members and modules that were read, also by the results that were used."""
@@ -218,7 +231,7 @@ class Memos:
             seen.add(dependency)
             if dependency[0] == "memo":
                 memo = self.memos.get(dependency[1])
-                todo += memo.dependencies if memo is not None else ()
+                todo += memo.reads.dependencies if memo is not None else ()
             else:
                 yield dependency
 

@@ -62,7 +62,7 @@ def cells_of_file(world: World, path: str) -> Iterator[Cell]:
     for name, annotated in file.entries.items():
         if name.startswith("_") or not (annotated or "config" in name):
             continue
-        if file.bindings[name][-1][1].kind in ("def", "effect"):
+        if file.bindings[name][-1][1].kind in ("def", "effect", "value"):
             yield Cell(f"{module_name(path)}:{name}", path, name)
 
 
@@ -70,6 +70,8 @@ def read_recipe(interpreter: Interpreter, cell: Cell) -> Optional[RecipeState]:
     """The recipe's settings; None where the function returns no configuration or the launcher has no such cell."""
 
     def run():
+        if _is_second_name(interpreter, cell) and not interpreter.is_function(cell.path, cell.name):
+            return None
         if cell.command_line is None:
             return read_config(interpreter, cell, interpreter.call_recipe(cell.path, cell.name, {}))
         return read_config(interpreter, cell, interpreter.launch(cell.path, cell.name, cell.command_line))
@@ -86,6 +88,11 @@ def read_recipe(interpreter: Interpreter, cell: Cell) -> Optional[RecipeState]:
     if state is not None:
         state.dependencies = dependencies
     return state
+
+
+def _is_second_name(interpreter: Interpreter, cell: Cell) -> bool:
+    """Whether the cell's name is assigned, which may be anything, not only a function's."""
+    return cell.command_line is None and interpreter.world.file(cell.path).bindings[cell.name][-1][1].kind == "value"
 
 
 def failed_state(cell: Cell, reason: str) -> RecipeState:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import Any, Callable, Optional
 
+from bisect_recompute.differ.recipes.memo import Reads
 from bisect_recompute.differ.recipes.state import Imprecise
 from bisect_recompute.differ.recipes.values import (
     HEAP, ITEMS, MISSING, Class, Container, EnumMember, External, Func, Module, Obj, Unknown, is_primitive,
@@ -225,13 +226,13 @@ class Recording:
 class Replay:
     """The effects of one call on the objects of its arguments."""
 
-    __slots__ = ("writes", "result", "dependencies", "may_raise", "steps", "epoch")
+    __slots__ = ("writes", "result", "reads", "may_raise", "steps", "epoch")
 
     def __init__(self, writes, result, dependencies, may_raise, steps, epoch):
         self.writes = writes
         """[(path, key, slot or content)], new objects in them are copied at every use."""
         self.result = result
-        self.dependencies = dependencies
+        self.reads = Reads(dependencies)
         self.may_raise = may_raise
         self.steps = steps
         self.epoch = epoch
@@ -286,13 +287,13 @@ class Replays:
 
     def _is_right(self, replay: Replay) -> bool:
         if replay.epoch != self.world.epoch:
-            if not self.still_right(replay.dependencies, replay.epoch):
+            if not self.still_right(replay.reads, replay.epoch):
                 return False
             replay.epoch = self.world.epoch
         return True
 
     def _apply(self, replay: Replay, footprint: Footprint) -> Any:
-        self.deps.update(replay.dependencies)
+        self.deps.update(replay.reads.dependencies)
         self.may_raise |= replay.may_raise
         self.steps += replay.steps
         made: dict = {}

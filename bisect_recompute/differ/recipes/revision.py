@@ -6,6 +6,7 @@ from typing import Callable, Iterable, Mapping, Optional
 
 from bisect_recompute.differ.recipes.fields import EFFECTIVE
 from bisect_recompute.differ.recipes.interpreter import Interpreter
+from bisect_recompute.differ.recipes.memo import Reads
 from bisect_recompute.differ.recipes.recipes import (
     Cell, RecipeState, cells_of_file, failed_state, is_recipe_file, read_recipe,
 )
@@ -28,7 +29,7 @@ class Revision:
         """Launched recipes that vanished without a successor: a launcher that is broken for a while may bring it later."""
         self._cells: dict[str, dict[str, Cell]] = {}
         self._cell: dict[str, Cell] = {}
-        self._dependencies: dict[str, Mapping] = {}
+        self._reads: dict[str, Reads] = {}
         self._places: dict[str, set] = {}
         self._moves = 0
         self._update(path for path in self.world.tree)
@@ -56,10 +57,9 @@ class Revision:
         stale = set(touched)
         interpreter, before = self.interpreter, self.world.epoch - 1
         for _, key in interpreter.doubt(paths, self.world.modules_at == self.world.epoch):
-            dependencies = self._dependencies.get(key)
-            if dependencies is not None and key not in stale:
-                if not interpreter.still_right(dependencies, before):
-                    stale.add(key)
+            reads = self._reads.get(key)
+            if reads is not None and key not in stale and not interpreter.still_right(reads, before):
+                stale.add(key)
         for key in stale:
             self._evaluate(key)
         self._moves += 1
@@ -89,7 +89,7 @@ class Revision:
         state = read_recipe(self.interpreter, cell)
         dependencies = dict(state.dependencies if state is not None else self.interpreter.deps)
         dependencies.setdefault(("name", cell.path, cell.name), self.world.fingerprint(("name", cell.path, cell.name)))
-        self._dependencies[key] = dependencies
+        self._reads[key] = Reads(dependencies)
         self._places[key] = self.interpreter.link((_RECIPE, key), dependencies, self._places.get(key, set()))
         if state is None and key in self.last_known and cell.command_line is not None:
             # The launcher fails on what it could start before: broken, not gone.
@@ -104,5 +104,5 @@ class Revision:
             self.last_known[key] = state
 
     def _forget(self, key: str) -> None:
-        self._dependencies.pop(key, None)
+        self._reads.pop(key, None)
         self.interpreter.unlink((_RECIPE, key), self._places.pop(key, ()))

@@ -287,10 +287,21 @@ def _describe(identity: str, text: str, tree: list[ast.stmt]) -> Chunk:
             changed = _changed_globals(node, text)
             if changed:
                 chunk.changers[node.name] = changed
+        alias = _alias(node)
+        if alias:
+            chunk.entries[alias] = False
         called = _called_on_import(node)
         if called:
             chunk.callers.append((Binding(identity, index, "effect", digest(source(node))), called))
     return chunk
+
+
+def _alias(node: ast.stmt) -> str:
+    """``name_config = other_config``: a recipe function under a second name, if the other is one."""
+    if not isinstance(node, ast.Assign) or len(node.targets) != 1:
+        return ""
+    names = [each.id if isinstance(each, ast.Name) else "" for each in (node.targets[0], node.value)]
+    return names[0] if all(name.endswith("_config") and name.islower() for name in names) else ""
 
 
 def _changed_globals(node: ast.FunctionDef, text: str) -> set[str]:

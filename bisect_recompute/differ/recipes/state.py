@@ -271,8 +271,11 @@ class State:
     def clone(self, value: Any, memo: Optional[dict] = None, deep: bool = True) -> Any:
         """copy.deepcopy. Raises Imprecise for closures."""
         memo = {} if memo is None else memo
-        if value.__class__ in _ATOMS:
+        kind = value.__class__
+        if kind in _ATOMS:
             return value
+        if kind is Obj or kind is Unknown:
+            return self._clone_object(value, memo)
         if isinstance(value, tuple):
             return tuple(self.clone(v, memo) for v in value)
         if isinstance(value, Func) and value.frame is not None:
@@ -283,23 +286,28 @@ class State:
                 [(self.clone(v, memo), o) for v, o in value.args],
                 {k: (self.clone(v, memo), o) for k, (v, o) in value.kwargs.items()},
             )
-        if not isinstance(value, HEAP):
+        if not isinstance(value, Container):
             return value
         if id(value) in memo:
             return memo[id(value)][0]
-        if isinstance(value, Container):
-            copy = type(value)(value.items, self.next_serial())
-            memo[id(value)] = copy, value
-            items = value.items
-            if isinstance(items, dict):
-                copy.state[ITEMS] = {k: self.clone(v, memo) for k, v in items.items()}
-            elif not isinstance(items, Unknown):
-                copy.state[ITEMS] = type(items)(self.clone(v, memo) for v in items)
-            return copy
-        copy = Unknown(value.why_open, value.fresh) if isinstance(value, Unknown) else Obj(
-            value.cls, 0, value.why_open, value.fresh, value.truth
-        )
-        copy.serial = self.next_serial()
+        copy = kind(value.items, self.next_serial())
+        memo[id(value)] = copy, value
+        items = value.items
+        if isinstance(items, dict):
+            copy.state[ITEMS] = {k: v if v.__class__ in _ATOMS else self.clone(v, memo) for k, v in items.items()}
+        elif not isinstance(items, Unknown):
+            copy.state[ITEMS] = type(items)(v if v.__class__ in _ATOMS else self.clone(v, memo) for v in items)
+        return copy
+
+    def _clone_object(self, value: Obj, memo: dict) -> Obj:
+        known = memo.get(id(value))
+        if known is not None:
+            return known[0]
+        serial = self.next_serial()
+        if value.__class__ is Unknown:
+            copy = Unknown(value.why_open, value.fresh, serial)
+        else:
+            copy = Obj(value.cls, serial, value.why_open, value.fresh, value.truth)
         memo[id(value)] = copy, value
         attrs = copy.attrs
         attrs.update(value.attrs)

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import gc
-from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Iterable, Optional, Sequence
 
 from bisect_recompute.differ.source.change import SettingChange
 from bisect_recompute.differ.recipes import fields as names
+from bisect_recompute.differ.recipes.changes import RecipeChanges
 from bisect_recompute.differ.recipes.fields import UNSET, FieldState
 from bisect_recompute.differ.recipes.moves import body_of, pair
 from bisect_recompute.differ.recipes.recipes import RecipeState
 from bisect_recompute.differ.recipes.revision import Revision
+from bisect_recompute.differ.recipes.scripts import script_changes
 from bisect_recompute.differ.recipes.source import SourceFile
 from bisect_recompute.differ.recipes.world import World
 from bisect_recompute.errors import UsageError
@@ -24,22 +25,6 @@ _COLLECT = 2000
 """Commits between two searches for garbage: there is hardly any."""
 _LOOK_BACK = (10, 40, 120)
 """Commits; the longest stretch on which the launcher did not start took 90."""
-
-
-@dataclass(frozen=True)
-class RecipeChanges:
-    """What one commit does to recipes. All fields that differ are in ``changes``, effective ones in ``effective``."""
-
-    kinds: tuple[str, ...] = ()
-    """Of recipe-value, recipe-added, recipe-removed, recipe-moved."""
-    changes: tuple[SettingChange, ...] = ()
-    effective: tuple[bool, ...] = ()
-    """For each change: whether it is part of a change of the recipe's effective recompute or offload state."""
-    states: tuple[tuple[str, str, str], ...] = ()
-    """(recipe, old state, new state) of recipes whose effective state changes."""
-    moved: tuple[tuple[str, str], ...] = ()
-    added: tuple[str, ...] = ()
-    removed: tuple[str, ...] = ()
 
 
 def walk(repository: Repository, commits: Sequence[Commit]) -> Iterable[RecipeChanges]:
@@ -60,7 +45,8 @@ def walk(repository: Repository, commits: Sequence[Commit]) -> Iterable[RecipeCh
             if parent != at:
                 # Not the next commit of one line: go to its first parent first.
                 _jump(repository, revision, parent)
-            yield step(revision, [(c.path, c.new_blob) for c in changed[commit.sha]])
+            found = step(revision, [(c.path, c.new_blob) for c in changed[commit.sha]])
+            yield found.plus(script_changes(repository.read_blob, changed[commit.sha]))
             at = commit.sha
     finally:
         revision.close()
