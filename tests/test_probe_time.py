@@ -1,10 +1,14 @@
 """Step time on a named GPU: against arithmetic on shapes and data sheets, and what NVIDIA says of recomputation."""
 
+from types import SimpleNamespace
+
 import pytest
 from simulation import recipe
 
 from bisect_recompute.probe.gpu import GPUS
 from bisect_recompute.probe.simulate import links
+from bisect_recompute.probe.simulate.streams import Stream, on
+from bisect_recompute.probe.simulate.timeline import Timeline
 
 H100 = GPUS["h100"]
 KINDS = {"matmul", "memory_bound", "communication", "bubble"}
@@ -141,3 +145,62 @@ def test_a_small_message_costs_its_latency():
 def test_every_gpu_names_its_source(gpu):
     assert "NVIDIA" in gpu.source and "data sheet" in gpu.source
     assert gpu.tflops["bf16"] < gpu.tflops.get("fp8", 1e9) and 0.7 < gpu.matmul_efficiency < 0.9
+
+
+# --- streams ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def timeline(monkeypatch):
+    """Of a forward pass on an H100, from time 0."""
+    main = Stream()
+    monkeypatch.setattr(Stream, "main", main)
+    monkeypatch.setattr(Stream, "current", main)
+    timeline = Timeline(H100, SimpleNamespace(phase="forward"))  # of the memory tracker, the phase alone
+    timeline.counting = True
+    return timeline
+
+
+MILLISECOND_OF_BYTES = 3350e6
+MILLISECOND_OF_FLOPS = 1e-3 * 989.4e12 * 0.803
+
+
+def test_a_kernel_is_bound_by_flops_or_bytes_or_its_launch(timeline):
+    timeline.kernel(MILLISECOND_OF_FLOPS, MILLISECOND_OF_BYTES / 2)
+    timeline.kernel(MILLISECOND_OF_FLOPS, MILLISECOND_OF_BYTES * 2)
+    timeline.kernel(0, 512)
+    assert timeline.microbatches == pytest.approx({"matmul": 1e-3, "memory_bound": 2e-3 + 3.8e-6})
+    assert Stream.main.time == pytest.approx(3e-3 + 3.8e-6)
+
+
+def test_copies_of_another_stream_run_beside_and_are_waited_for(timeline):
+    side = Stream()
+    with on(side):
+        timeline.kernel(0, 3 * MILLISECOND_OF_BYTES)
+    timeline.kernel(MILLISECOND_OF_FLOPS, 0)
+    assert (side.time, Stream.main.time) == pytest.approx((3e-3, 1e-3))
+    side.record_event().wait()
+    assert timeline.microbatches == pytest.approx({"matmul": 1e-3, "communication": 2e-3})
+
+
+def test_products_of_two_streams_share_the_gpu(timeline):
+    timeline.kernel(MILLISECOND_OF_FLOPS, 0)
+    with on(Stream()):
+        timeline.kernel(MILLISECOND_OF_FLOPS, 0)
+    timeline.kernel(MILLISECOND_OF_FLOPS, 0)
+    assert timeline.microbatches == pytest.approx({"matmul": 3e-3})
+
+
+def test_a_collective_within_a_product_shows_what_outlasts_it(timeline):
+    timeline.kernel(MILLISECOND_OF_FLOPS, 0, link=0.4e-3)
+    assert timeline.microbatches == pytest.approx({"matmul": 1e-3})
+    timeline.kernel(MILLISECOND_OF_FLOPS, 0, link=1.4e-3)
+    assert timeline.microbatches == pytest.approx({"matmul": 2e-3, "communication": 0.4e-3})
+
+
+def test_the_optimizer_is_counted_once_a_step(timeline):
+    timeline.kernel(0, MILLISECOND_OF_BYTES)
+    timeline.tracker.phase = "step"
+    timeline.kernel(0, 2 * MILLISECOND_OF_BYTES)
+    assert timeline.microbatches["memory_bound"] == pytest.approx(1e-3)
+    assert timeline.once["memory_bound"] == pytest.approx(2e-3)

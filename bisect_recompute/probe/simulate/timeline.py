@@ -46,7 +46,7 @@ class Timeline:
         self.microbatches = Counter()  # kind -> seconds of the simulated forward and backward passes
         self.recomputed = 0.0  # seconds of them that ran again in backward
         self.once = Counter()  # kind -> seconds once a step: the optimizer, collectives of data parallelism
-        self._tracker = tracker
+        self.tracker = tracker
         self._sharded_parameters = sharded_parameters
         self._bytes_per_second = gpu.hbm * 1e9
         self._peak = {
@@ -116,7 +116,7 @@ class Timeline:
         self._note(seconds, kind)
 
     def _note(self, seconds: float, kind: str):
-        phase = self._tracker.phase
+        phase = self.tracker.phase
         if phase in MICROBATCH_PHASES and not self._once:
             self.microbatches[kind] += seconds
             # Only what a checkpoint runs again has its gradients switched on inside backward.
