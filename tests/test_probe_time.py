@@ -97,6 +97,14 @@ def test_the_bubble_is_one_microbatch_on_each_other_stage(throughput):
     assert 0.2 * of_one < few.seconds_by_kind["bubble"] < of_one
 
 
+def test_stages_that_were_not_simulated_are_said(simulate):
+    notes = {}
+    for ranks in ([0], [0, 4]):
+        parallel = {"pipeline_model_parallel_size": 2, "data_parallel_size": 2, "ranks": ranks}
+        notes[len(ranks)] = " ".join(simulate(recipe("llama3-8b", model={"num_layers": 2}, parallel=parallel)).notes)
+    assert "stages that were not simulated" in notes[1] and "stages that were not simulated" not in notes[2]
+
+
 def test_overlapped_collectives_of_data_parallelism_cost_less(throughput):
     overlap = {"overlap_grad_reduce": True, "overlap_param_gather": True}
     many = {"parallel": {"data_parallel_size": 8}, "training": {"global_batch_size": 32}, "model": {"num_layers": 4}}

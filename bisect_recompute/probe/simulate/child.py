@@ -19,7 +19,7 @@ from bisect_recompute.probe.simulate import rank as one_rank, script
 from bisect_recompute.probe.simulate.imports import CommitFinder
 from bisect_recompute.probe.simulate.recipe_function import read_recipe_function
 from bisect_recompute.probe.simulate.runtime import package_versions
-from bisect_recompute.probe.simulate.step_time import stages, whole_step
+from bisect_recompute.probe.simulate.step_time import StepTime, stages, whole_step
 
 IMPORTS = (
     "megatron.core.parallel_state", "megatron.core.tensor_parallel.random", "megatron.core.models.gpt",
@@ -105,7 +105,7 @@ def _measure(job: dict, on_stage) -> dict:
         "throughput": _throughput(measurements, recipe.gpus if launched else recipe.parallel.world_size),
         "provenance": finder.provenance(job["blobs"], _versions(), hottest.attention_backend),
         "settings": hottest.settings,
-        "notes": _notes(recipe, hottest.peak_bytes),
+        "notes": _notes(recipe, hottest.peak_bytes, [m.time for m in measurements]),
     }
 
 
@@ -208,7 +208,7 @@ def _throughput(measurements: list[one_rank.RankMeasurement], gpus: int) -> Thro
     )
 
 
-def _notes(recipe: Recipe, peak_bytes: int) -> tuple[str, ...]:
+def _notes(recipe: Recipe, peak_bytes: int, times: list[StepTime]) -> tuple[str, ...]:
     gpu = GPUS[recipe.hardware.gpu]
     notes = [
         "Memory: simulated tensors of the training step, replayed through a model of PyTorch's caching allocator; NCCL "
@@ -216,6 +216,10 @@ def _notes(recipe: Recipe, peak_bytes: int) -> tuple[str, ...]:
         f"Throughput is a model of {gpu.name}: kernels at {gpu.matmul_efficiency:.0%} of the dense peak or at the bandwidth of its "
         "memory, collectives at that of its links, the pipeline's bubble; the CPU is never late.",
     ]
+    simulated, last = {time.stage for time in times}, times[0].stages - 1
+    if not simulated >= {0, min(1, last), last}:
+        notes.append("The step time takes the pipeline stages that were not simulated to be like those that were; leave ranks "
+                     "out for one of each kind.")
     if peak_bytes > gpu.memory_bytes:
         notes.append(f"The peak exceeds the {gpu.memory_bytes / 2**30:.0f} GiB of {gpu.name}: there this step would run out "
                      "of memory.")
