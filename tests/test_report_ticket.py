@@ -98,7 +98,8 @@ def test_hostile_commit_text_stays_text():
     body = ticket(decide(f), [replace(r, reason=EVIL) for r in f.results.values()])
     tokens, inline = parse(body)
     outside = "".join(t.content for t in inline if t.type == "text")
-    assert not {"html_inline", "image", "link_open", "html_block"} & ({t.type for t in inline} - {"html_inline"})
+    assert not {"link_open", "html_block"} & {t.type for t in inline}
+    assert [t.attrs["src"] for t in inline if t.type == "image"] == ["range.svg"]
     assert {t.content for t in inline if t.type == "html_inline"} == {"<sub>", "</sub>"}
     for trace in ("octocat", "evil.example", "injected", "onerror"):
         assert trace in body and trace not in outside
@@ -153,7 +154,9 @@ def test_files_of_a_run(tmp_path):
         for probe in f.probes_run:
             journal.append(probe)
         written = write_files(tmp_path / "run", f, verdict)
-    assert [path.name for path in written] == ["verdict.json", "ticket.md", "bisect.log", "probes.jsonl"]
+    assert [path.name for path in written] == [
+        "verdict.json", "ticket.md", "report.html", "range.svg", "bisect.log", "probes.jsonl", "attachments.zip"
+    ]
     assert json.loads((tmp_path / "run" / "verdict.json").read_text()) == verdict.dump()
     assert read_verdict(tmp_path / "run") == verdict
     path = write_ticket(tmp_path / "run", verdict, "jira")

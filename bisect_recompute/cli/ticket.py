@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 
 from bisect_recompute.cli import options
+from bisect_recompute.report.archive import write_archive
 from bisect_recompute.report.files import read_verdict, write_ticket
 from bisect_recompute.report.ticket import FORMATS
 
@@ -19,4 +20,5 @@ from bisect_recompute.report.ticket import FORMATS
 def command(run, form, as_json):
     """Writes the ticket of the finished run in folder RUN again, and prints where it is."""
     path = write_ticket(run, read_verdict(run), form)
+    write_archive(run)
     click.echo(json.dumps({"format": form, "file": str(path)}) if as_json else path)

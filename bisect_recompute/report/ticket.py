@@ -44,6 +44,7 @@ def ticket(
         .render(
             v=verdict,
             title=title(verdict),
+            pull_request=pull_request(verdict),
             summary=summary(verdict),
             rows=metric_rows(verdict),
             sides=_sides(verdict),
@@ -67,6 +68,12 @@ def title(verdict: Verdict) -> str:
     return {"no-shift": "no shift between the endpoints", "endpoint-failed": "an endpoint cannot be probed"}[
         verdict.outcome
     ]
+
+
+def pull_request(verdict: Verdict) -> str:
+    """Its number, where the culprit's subject ends with one in the forges' way: ``(#1234)``."""
+    found = re.search(r"\(#(\d{1,7})\)\s*$", verdict.culprit.subject) if verdict.culprit else None
+    return found[1] if found else ""
 
 
 def summary(verdict: Verdict) -> list[str]:
