@@ -15,6 +15,7 @@ from bisect_recompute.probe.gpu import Gpu
 from bisect_recompute.probe.simulate import collectives, flops, traffic
 from bisect_recompute.probe.simulate.memory import MemoryTracker
 from bisect_recompute.probe.simulate.reads import Reads
+from bisect_recompute.probe.simulate.reductions import Reductions
 from bisect_recompute.probe.simulate.streams import CUDA
 from bisect_recompute.probe.simulate.timeline import Timeline
 from bisect_recompute.probe.simulate.values import Values, written_operands
@@ -53,7 +54,8 @@ class SimulatedGpu(TorchDispatchMode):
         self.values = Values()
         tracker.on_free = self.values.forget_storage
         self.reads = Reads(self.values, tracker)
-        self._answers = ANSWERS | self.reads.answers()
+        reductions = Reductions(self.values, tracker, gpu.multiprocessors)
+        self._answers = ANSWERS | self.reads.answers() | reductions.answers()
 
     @classmethod
     def _should_skip_dynamo(cls):
