@@ -26,6 +26,11 @@ def test_reads_script_arguments_environment_and_gpus():
     assert launch.has("--bf16") and not launch.has("--fp16")
 
 
+def test_what_is_logged_is_left_out_unless_the_gpu_computes_it():
+    launch = read_launch("--log-interval 1 --log-params-norm --log-throughput --log-num-zeros-in-grad --bf16")
+    assert launch.arguments == ("--log-params-norm", "--log-num-zeros-in-grad", "--bf16")
+
+
 def test_arguments_alone_are_enough_and_the_last_value_counts():
     launch = read_launch("--num-layers 2 --num-layers 4")
     assert (launch.script, launch.world_size, launch.value("--num-layers")) == ("", None, "4")

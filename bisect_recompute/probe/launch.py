@@ -8,10 +8,12 @@ from dataclasses import dataclass
 
 from bisect_recompute.errors import UsageError
 
-# What a step does not depend on: where data, tokenizers, checkpoints and logs lie. Dropped with their values.
+# What a step does not depend on: where data, tokenizers, checkpoints and logs lie. Dropped with their values. The norm of
+# the parameters and the zeros among gradients are computed on the GPU, before memory is logged.
 ELSEWHERE = re.compile(
     r"--(save|load|.*-save|.*-load|.*data-path|data-args-path|data-cache-path|vocab-file|merge-file|tokenizer-model|tensorboard-.*|"
-    r"wandb-.*|one-logger-.*|log-.*|profile.*|exit-.*|save-.*|ckpt-.*|pretrained-checkpoint|non-persistent-.*|async-save|"
+    r"wandb-.*|one-logger-.*|log-(?!params-norm$|num-zeros-in-grad$).*|profile.*|exit-.*|save-.*|ckpt-.*|"
+    r"pretrained-checkpoint|non-persistent-.*|async-save|"
     r"use-persistent-ckpt-worker|split|num-workers|timing-log-.*|dist-ckpt-.*|auto-detect-ckpt-format|verify-integrity|"
     r"use-checkpoint-args|finetune|no-load-.*|no-save-.*|use-dist-ckpt|result-rejected-tracker-filename)$"
 )

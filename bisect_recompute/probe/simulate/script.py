@@ -169,6 +169,7 @@ class _Run:
         self._wrap(training, "setup_model_and_optimizer", self._setup)
         self._wrap(training, "get_megatron_optimizer", self._optimizer)
         self._wrap(training, "train_step", self._train_step)
+        self._wrap(training, "training_log", self._log)
         self._wrap(training, "get_forward_backward_func", self._schedule)
 
     @staticmethod
@@ -217,10 +218,13 @@ class _Run:
     def _train_step(self, real, *args, **kwargs):
         self.meter.enter("step")
         self.meter.gpu.reads.overflowing = self.iteration < self.overflows
-        result = real(*args, **kwargs)
+        return real(*args, **kwargs)
+
+    def _log(self, real, *args, **kwargs):
+        """Where Megatron-LM reads the allocator's counters, after the norm of the parameters."""
         self.iteration += 1
         self.meter.end_iteration(last_follows=self.iteration == self.iterations - 1)
         if self.iteration == self.iterations:
             self.model_flops = _model_flops(self.microbatches)
             raise Finished
-        return result
+        return real(*args, **kwargs)
