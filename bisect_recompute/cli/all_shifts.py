@@ -16,7 +16,7 @@ from bisect_recompute.verdict.findings import Between
 
 
 class AllShifts:
-    """``results`` holds both ends and is added to; ``weights(good, bad)`` is the prior of the whole range from those ends."""
+    """``results`` holds both ends and is added to; ``weights(good, bad)``: the range's prior, from what those two say."""
 
     def __init__(
         self,

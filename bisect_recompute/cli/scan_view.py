@@ -21,7 +21,8 @@ def show(found: Timeline, out: Path) -> None:
     if found.shifts:
         rows = [row for step in found.shifts for row in _rows(step, found)]
         screen.print(table(["commit", "date", "metric", "before", "after", "change", "subject"], rows))
-    for line in (*_net(found), *_rest(found), _points(found), f"recipe   {found.recipe}", f"probes   {probe_count(found)}"):
+    ends = (f"recipe   {found.recipe}", f"probes   {probe_count(found)}")
+    for line in (*_net(found), *_rest(found), _points(found), *ends):
         say(screen, line, 2)
     say(screen, f"files    {out}/  scan.json, timeline.svg, probes.jsonl, logs/", 2)
 

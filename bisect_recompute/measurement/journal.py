@@ -186,7 +186,9 @@ def write_atomically(path: Path, text: str) -> None:
 
 
 def _read(out: Path) -> tuple[dict[str, ProbeResult], int, set[str]]:
-    """The results, how many lines hold none, and the commits answered by earlier runs. What follows the last line end was cut short by a kill: no damage."""
+    """The results, how many lines hold none, and the commits answered by earlier runs.
+
+    What follows the last line end was cut short by a kill: no damage."""
     path, results, damaged, earlier = out / PROBES, {}, 0, set()
     lines = path.read_bytes().split(b"\n")[:-1] if path.exists() else []
     for line in lines:

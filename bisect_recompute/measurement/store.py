@@ -12,33 +12,33 @@ import time
 import zlib
 from collections.abc import Callable
 from contextlib import closing, suppress
-from dataclasses import asdict
 from pathlib import Path
 from typing import TypeVar
 
 from pydantic import TypeAdapter
 
 import bisect_recompute
-from bisect_recompute.measurement.same_code import Footprint, own_fingerprint
-from bisect_recompute.probe.result import ProbeResult
+from bisect_recompute.measurement.same_code import proof_of
+from bisect_recompute.probe.result import ProbeResult, Provenance
 
 FILE = "measurements.sqlite"
 T = TypeVar("T")
 _RESULT = TypeAdapter(ProbeResult)
-_TABLES = """
-CREATE TABLE IF NOT EXISTS footprints (id INTEGER PRIMARY KEY, key TEXT, digest TEXT, content BLOB, UNIQUE (key, digest));
-CREATE TABLE IF NOT EXISTS results (key TEXT, footprint INTEGER, fingerprint TEXT, content BLOB, used REAL,
-                                    PRIMARY KEY (key, footprint, fingerprint));
+_PROOF = TypeAdapter(Provenance)
+_TABLE = """
+CREATE TABLE IF NOT EXISTS results (id INTEGER PRIMARY KEY AUTOINCREMENT, key TEXT, digest TEXT, proof BLOB, content BLOB,
+                                    used REAL, UNIQUE (key, digest))
 """
 # Read by the packages that a probe executes.
 _VARIABLES = ("NVTE_", "TORCH_", "PYTORCH_", "CUDA_", "NCCL_", "MEGATRON_")
 
 
 def environment_key() -> str:
-    """Of all beside commit and recipe that decides a measurement: Python, the installed packages, the source of the probe
-    itself, and the environment variables that steer the packages."""
+    """Of all beside commit and recipe that decides a measurement: Python, the installed packages, the source of the
+    probe itself, and the environment variables that steer the packages."""
     folders = [folder for folder in dict.fromkeys(sys.path) if os.path.isdir(folder)]
-    installed = sorted({name for folder in folders for name in os.listdir(folder) if name.endswith((".dist-info", ".egg-info"))})
+    names = {name for folder in folders for name in os.listdir(folder)}
+    installed = sorted(name for name in names if name.endswith((".dist-info", ".egg-info")))
     probe = Path(bisect_recompute.__file__).parent / "probe"
     source = [hashlib.sha256(path.read_bytes()).hexdigest() for path in sorted((*probe.rglob("*.py"), *probe.rglob("*.yaml")))]
     variables = sorted((name, value) for name, value in os.environ.items() if name.startswith(_VARIABLES))
@@ -58,40 +58,31 @@ class Store:
         self._key = _digest([recipe, environment_key()])
         self._lock = threading.Lock()
 
-    def entries(self) -> list[tuple[Footprint, str, Callable[[], ProbeResult | None]]]:
-        """(footprint, fingerprint, what reads the measurement) of all that is kept, newest first."""
+    def entries(self) -> list[tuple[Provenance, Callable[[], ProbeResult | None]]]:
+        """(what ran, what reads the measurement) of all that is kept, newest first."""
 
         def read(db):
-            contents = db.execute("SELECT id, content FROM footprints WHERE key = ?", (self._key,))
-            footprints = {number: _footprint(content) for number, content in contents}
-            rows = db.execute("SELECT footprint, fingerprint FROM results WHERE key = ? ORDER BY used DESC", (self._key,))
-            return [(footprints[n], print_, self._reader(n, print_)) for n, print_ in rows if n in footprints]
+            rows = db.execute("SELECT id, proof FROM results WHERE key = ? ORDER BY used DESC", (self._key,))
+            return [(_PROOF.validate_json(zlib.decompress(proof)), self._reader(number)) for number, proof in rows]
 
         return self._with(read) or []
 
     def add(self, result: ProbeResult) -> None:
-        footprint = Footprint.of(result)
-        if footprint is None:
+        proof = proof_of(result)
+        if proof is None:
             return
-        shape = json.dumps(asdict(footprint)).encode()
-        name = hashlib.sha256(shape).hexdigest()
-        content = zlib.compress(json.dumps(_RESULT.dump_python(result, mode="json")).encode())
+        ran, found = _PROOF.dump_python(proof, mode="json"), _RESULT.dump_python(result, mode="json")
+        parts = [json.dumps(part, sort_keys=True).encode() for part in (ran, found)]
+        name = hashlib.sha256(parts[0]).hexdigest()
+        row = (self._key, name, *map(zlib.compress, parts), time.time())
+        self._with(lambda db: db.execute(
+            "INSERT OR REPLACE INTO results (key, digest, proof, content, used) VALUES (?, ?, ?, ?, ?)", row
+        ))
 
-        def write(db):
-            row = (self._key, name)
-            db.execute("INSERT OR IGNORE INTO footprints (key, digest, content) VALUES (?, ?, ?)", (*row, zlib.compress(shape)))
-            (number,) = db.execute("SELECT id FROM footprints WHERE key = ? AND digest = ?", row).fetchone()
-            values = (self._key, number, own_fingerprint(result), content, time.time())
-            db.execute("INSERT OR REPLACE INTO results VALUES (?, ?, ?, ?, ?)", values)
-
-        self._with(write)
-
-    def _reader(self, footprint: int, fingerprint: str) -> Callable[[], ProbeResult | None]:
-        row, where = (self._key, footprint, fingerprint), "WHERE key = ? AND footprint = ? AND fingerprint = ?"
-
+    def _reader(self, number: int) -> Callable[[], ProbeResult | None]:
         def read(db):
-            found = db.execute(f"SELECT content FROM results {where}", row).fetchone()
-            db.execute(f"UPDATE results SET used = ? {where}", (time.time(), *row))
+            found = db.execute("SELECT content FROM results WHERE id = ? AND key = ?", (number, self._key)).fetchone()
+            db.execute("UPDATE results SET used = ? WHERE id = ?", (time.time(), number))
             return _RESULT.validate_json(zlib.decompress(found[0])) if found else None
 
         return lambda: self._with(read)
@@ -115,7 +106,7 @@ def connect(path: Path) -> sqlite3.Connection:
     try:
         db.execute("PRAGMA journal_mode = WAL")
         db.execute("PRAGMA synchronous = NORMAL")
-        db.executescript(_TABLES)
+        db.execute(_TABLE)
     except BaseException:
         db.close()
         raise
@@ -137,17 +128,12 @@ def prune(path: Path, oldest: float, largest: int) -> None:
         with db:
             db.execute("DELETE FROM results WHERE used < ?", (oldest,))
             total = 0
-            for rowid, size in db.execute("SELECT rowid, length(content) FROM results ORDER BY used DESC").fetchall():
+            rows = db.execute("SELECT id, length(proof) + length(content) FROM results ORDER BY used DESC").fetchall()
+            for number, size in rows:
                 total += size
                 if total > largest:
-                    db.execute("DELETE FROM results WHERE rowid = ?", (rowid,))
-            db.execute("DELETE FROM footprints WHERE id NOT IN (SELECT footprint FROM results)")
+                    db.execute("DELETE FROM results WHERE id = ?", (number,))
         db.execute("VACUUM")
-
-
-def _footprint(content: bytes) -> Footprint:
-    fields = json.loads(zlib.decompress(content))
-    return Footprint(**{name: tuple(values) for name, values in fields.items()})
 
 
 def _digest(parts: list[str]) -> str:

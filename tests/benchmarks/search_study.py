@@ -7,6 +7,13 @@ built, Gaussian noise of 0 to 5 % of the shift. The differ names 1.4 % of the co
 moved in the range of the README), with ``--named`` that many; the culprit is one of them in 90 %. ``--wrong``: of up to this share of the samples
 the answer is that of the other side. A culprit is right when it is one of the shifts. Probes are those beside the two
 endpoints. git-bayesect (PyPI) takes part where it is installed.
+
+Of 1,000 histories without holes: right / probes where the evidence is right / where it misleads (git-bayesect 1.2)
+                        1.4 % named          2 commits named       1.4 % named, up to 5 % wrong answers
+plain bisect            90.4 %  9.5   9.7    90.4 %  9.5   9.7     71.4 %  9.5   9.7
+plain, majority of 3    93.5 % 28.6  28.9    93.4 % 28.6  28.9     91.3 % 28.6  28.9
+ours                   100.0 %  6.6  11.7   100.0 %  4.7  11.4     99.4 %  8.4  15.0
+git-bayesect            99.6 % 10.9  19.9   100.0 %  7.2  19.1     99.5 % 12.6  22.5
 """
 
 from __future__ import annotations
