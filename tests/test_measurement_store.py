@@ -63,6 +63,14 @@ def test_a_file_that_cannot_be_used_is_only_forgotten(tmp_path):
     assert broken.entries() == []
 
 
+def test_tables_of_another_version_are_replaced(tmp_path):
+    with sqlite3.connect(tmp_path / FILE) as db:
+        db.execute("CREATE TABLE results (key TEXT, footprint INTEGER)")
+    store = Store(tmp_path, "recipe")
+    store.add(MEASURED)
+    assert found(store, TREE) == MEASURED == found(Store(tmp_path, "recipe"), TREE)
+
+
 def test_pruned_by_age_and_size(tmp_path):
     store, path = Store(tmp_path, "recipe"), tmp_path / FILE
     trees = [TREE | {"megatron/core/mlp.py": f"{n}" * 40} for n in range(4)]

@@ -21,7 +21,8 @@ import bisect_recompute
 from bisect_recompute.measurement.same_code import proof_of
 from bisect_recompute.probe.result import ProbeResult, Provenance
 
-FILE = "measurements.sqlite"
+FILE, VERSION = "measurements.sqlite", 2
+"""The version of its tables."""
 T = TypeVar("T")
 _RESULT = TypeAdapter(ProbeResult)
 _PROOF = TypeAdapter(Provenance)
@@ -106,6 +107,9 @@ def connect(path: Path) -> sqlite3.Connection:
     try:
         db.execute("PRAGMA journal_mode = WAL")
         db.execute("PRAGMA synchronous = NORMAL")
+        if db.execute("PRAGMA user_version").fetchone() != (VERSION,):
+            db.execute("DROP TABLE IF EXISTS results")  # of another version of the tool
+            db.execute(f"PRAGMA user_version = {VERSION}")
         db.execute(_TABLE)
     except BaseException:
         db.close()
