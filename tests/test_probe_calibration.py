@@ -65,6 +65,7 @@ def test_peaks_of_measured_runs(tmp_path):
         "bert/bert_mcore_tp1_pp2": 0.05,
         "bert/bert_mcore_tp2_pp2_resume_torch_dist": 0.001,
         "bert/bert_mcore_tp2_pp2_resume_torch_dist_local_spec": 0.005,
+        "bert/bert_mcore_tp2_pp2_frozen_resume_torch_dist": 0.001,
         "bert/bert_release": 0.001,
         "t5/t5_11b_mcore_tp4_pp1": 0.05,
         "moe/gpt3_mcore_te_tp2_pp1_resume_torch_dist_te_8experts2parallel_dist_optimizer": 0.15,
