@@ -27,6 +27,7 @@ COMMANDS = {
     "scan": "measure every revision of A..B: the timeline, all shifts in it",
     "schema": "print a JSON Schema",
     "show": "effective recompute settings of every recipe at a revision",
+    "sweep": "what each recompute choice costs and saves at a revision",
     "ticket": "rewrite the ticket of a finished run",
 }
 STOP = 128

@@ -19,6 +19,7 @@ from bisect_recompute.measurement.same_code import SameCode
 from bisect_recompute.measurement.store import Store
 from bisect_recompute.probe.bridge import BridgeRecipe
 from bisect_recompute.probe.bridge_commits import BridgeCommit, BridgeCommits, InsideBump, with_settings
+from bisect_recompute.probe.choices import Choice, apply
 from bisect_recompute.probe.recipe import LaunchRecipe, Recipe, RecipeFunction
 from bisect_recompute.probe.result import ProbeResult
 from bisect_recompute.probe.simulate.client import Simulator
@@ -65,6 +66,14 @@ class Measurer:
             return self._simulator.probe(
                 recipe, tree, sha, self.code.tree(code), log.absolute(), self.command(sha), snapshot
             )
+
+    def measure_choice(self, sha: str, choice: Choice, log: Path) -> ProbeResult:
+        """The commit with other recompute settings than the recipe's."""
+        here = self.bridge_commit(sha)
+        recipe, code = (here.recipe, here.core) if here else (self._recipe, sha)
+        result = self._simulate(apply(recipe, choice), code, sha, log, None)
+        mask_file(log)
+        return dataclasses.replace(result, reason=mask(result.reason), log=str(log))
 
     def inside(self, outer: BridgeCommit) -> Measurer:
         """Of the submodule's own commits, with the settings of a commit of the repository; shares the simulator."""
