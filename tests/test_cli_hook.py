@@ -127,3 +127,18 @@ def test_references_are_read_from_gits_own_log(repo):
     assert _bisection(git_dir) == {"good": None, "bad": shas[4]}
     repo.git("bisect", "fast", shas[1])
     assert _bisection(git_dir) == {"good": shas[1], "bad": shas[4]}
+
+
+def test_one_reference_or_a_limit_is_enough(clone, history, cache):
+    sides = {}
+    for name in ("comment", "kept", "broken"):
+        clone.git("checkout", "-q", history.shas[name])
+        done = hook(clone, cache, "--against", history.shas["base"], "--json")
+        sides[name] = json.loads(done.stdout)["side"]
+        assert done.returncode == {"good": 0, "bad": 1, "skip": 125}[sides[name]]
+    assert sides == {"comment": "good", "kept": "bad", "broken": "skip"}
+    clone.git("checkout", "-q", history.shas["kept"])
+    for option, size, code in (("--limit", "1GiB", 0), ("--limit", "1MiB", 1), ("--min-tflops", "1e9", 1), ("--min-tflops", "0", 0)):
+        assert hook(clone, cache, option, size, "--quiet").returncode == code
+    done = hook(clone, cache, "--against", "HEAD", "--limit", "1GiB")
+    assert done.returncode == 128 and "take one" in done.stderr

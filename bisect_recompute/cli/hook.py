@@ -17,6 +17,7 @@ from bisect_recompute.history.repository import Repository
 from bisect_recompute.history.worktree import cache_dir
 from bisect_recompute.measurement.journal import MANIFEST, Journal, Manifest, new_journal, open_journal
 from bisect_recompute.measurement.judge import Judge
+from bisect_recompute.measurement.limits import Limits
 from bisect_recompute.measurement.shift import compare
 from bisect_recompute.probe.recipe import Recipe, RecipeFunction, Thresholds
 from bisect_recompute.probe.result import ProbeResult
@@ -29,6 +30,7 @@ CODES = {"good": 0, "bad": 1, "skip": 125}
 @click.command("hook", short_help="for `git bisect run`")
 @options.repo
 @options.recipe
+@options.by_name
 @options.probe_kind
 @options.question
 @options.timeout
@@ -38,10 +40,16 @@ CODES = {"good": 0, "bad": 1, "skip": 125}
 @click.option(
     "--bad", metavar="REV", help="Reference for bad; default: the first bad commit of the bisection under way."
 )
+@click.option("--against", metavar="REV", help="Instead of two references: bad is what differs from this one by the threshold.")
+@click.option("--limit", type=options.Size(), metavar="SIZE", help="Instead: bad is a peak above this, as 60GiB.")
+@click.option("--min-tflops", type=options.Finite(min=0), metavar="N", help="Instead: bad is a step below this many TFLOP/s/GPU.")
 @options.as_json
 @options.quiet
 @click.pass_context
-def command(ctx, repo, recipe_spec, probe_kind, metric, threshold, direction, timeout, good, bad, as_json, quiet):
+def command(
+    ctx, repo, recipe_spec, submodule_repo, given, probe_kind, metric, threshold, direction, timeout, good, bad, against, limit,
+    min_tflops, as_json, quiet,
+):
     """Judges HEAD: `git bisect run bisect-recompute hook --recipe R`.
 
     The two references are measured at the first call; every answer is kept in the tool's cache. Exit code: 0 good,
@@ -49,8 +57,14 @@ def command(ctx, repo, recipe_spec, probe_kind, metric, threshold, direction, ti
     """
     options.only_simulate(probe_kind)
     repository = Repository(repo)
-    good, bad = _references(repository, good, bad)
-    recipe = find_recipe(recipe_spec, repository, good, bad)
+    limits = Limits(limit, min_tflops)
+    if against or limits:
+        if good or bad or against and limits:
+            raise UsageError("--against, --limit with --min-tflops, and --good with --bad are three ways to ask: take one")
+        good = bad = repository.commit(against or "HEAD").sha
+    else:
+        good, bad = _references(repository, good, bad)
+    recipe = find_recipe(recipe_spec, repository, good, bad, submodule_repo=submodule_repo, given=given)
     if threshold is not None:
         recipe = with_thresholds(recipe, Thresholds(memory=threshold, throughput=threshold))
     manifest = Manifest(
@@ -72,7 +86,7 @@ def command(ctx, repo, recipe_spec, probe_kind, metric, threshold, direction, ti
     )
     head = repository.commit("HEAD")
     with _journal(manifest) as journal:
-        side, result = _judge(repository, recipe, manifest, journal, head.sha)
+        side, result = _judge(repository, recipe, manifest, journal, head.sha, limits, alone=bool(against))
     if as_json:
         print(json.dumps({"revision": head.sha, "side": side, "status": result.status, "measured_at": result.revision}))
     elif not quiet:
@@ -118,19 +132,37 @@ def _journal(manifest: Manifest):
     return open_journal(folder) if (folder / MANIFEST).exists() else new_journal(folder, manifest)
 
 
-def _judge(repository: Repository, recipe: Recipe | RecipeFunction, manifest: Manifest, journal: Journal, head: str):
+def _judge(repository: Repository, recipe: Recipe | RecipeFunction, manifest: Manifest, journal: Journal, head: str,
+           limits: Limits, alone: bool):
     from bisect_recompute.cli.interrupt import interruptible
     from bisect_recompute.cli.measurer import Measurer, Recorder
 
     with interruptible(), Measurer(repository, recipe, manifest.recipe_spec, manifest.timeout) as measurer:
         recorder = Recorder(measurer, journal)
         try:
+            if limits:
+                result = recorder.known(head) or recorder.measure(head)
+                return limits.side(result), result
+            if alone:
+                return _against(recorder, recipe, manifest, head)
             ends = [recorder.known(sha) or recorder.measure(sha) for sha in (manifest.good, manifest.bad)]
             judge = Judge(_shifts(ends, recipe, manifest))
             result = recorder.known(head) or recorder.measure(head)
         finally:
             recorder.stop()
     return judge.side(result), result
+
+
+def _against(recorder, recipe, manifest: Manifest, head: str):
+    """One reference: good where nothing shifts in the direction asked for."""
+    base = recorder.known(manifest.good) or recorder.measure(manifest.good)
+    if base.status not in ("ok", "oom"):
+        raise EndpointError(f"--against {base.revision[:10]} cannot be probed: {base.status} at {base.stage}: {plain(base.reason, 400)}")
+    result = recorder.known(head) or recorder.measure(head)
+    if result.status not in ("ok", "oom"):
+        return "skip", result
+    shifts = compare(base, result, recipe.thresholds, manifest.metric, manifest.direction)
+    return "bad" if any(shift.shifted for shift in shifts.values()) else "good", result
 
 
 def _shifts(ends: list[ProbeResult], recipe, manifest: Manifest):

@@ -6,6 +6,7 @@ import importlib.metadata
 import math
 import os
 import platform
+import re
 from pathlib import Path
 
 import click
@@ -25,6 +26,20 @@ class Finite(click.FloatRange):
         number = super().convert(value, param, ctx)
         return number if math.isfinite(number) else self.fail(f"{value} is not a finite number.", param, ctx)
 
+
+_UNITS = {"": 1, "B": 1, "GIB": 2**30, "GB": 10**9, "MIB": 2**20, "MB": 10**6}
+
+
+class Size(click.ParamType):
+    """80GiB, 80GB, 85899345920"""
+
+    name = "size"
+
+    def convert(self, value, param, ctx):
+        found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([A-Za-z]*)", str(value))
+        if not found or found[2].upper() not in _UNITS or float(found[1]) <= 0:
+            self.fail(f"{value} is no size of memory: write 80GiB or 80GB", param, ctx)
+        return int(float(found[1]) * _UNITS[found[2].upper()])
 
 
 repo = click.option(

@@ -17,19 +17,6 @@ from bisect_recompute.history.repository import Repository
 from bisect_recompute.history.worktree import cache_dir
 
 GIB = 2**30
-_UNITS = {"": 1, "B": 1, "GIB": GIB, "GB": 10**9, "MIB": 2**20, "MB": 10**6}
-
-
-class Size(click.ParamType):
-    """80GiB, 80GB, 85899345920"""
-
-    name = "size"
-
-    def convert(self, value, param, ctx):
-        found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([A-Za-z]*)", str(value))
-        if not found or found[2].upper() not in _UNITS or float(found[1]) <= 0:
-            self.fail(f"{value} is no size of memory: write 80GiB or 80GB", param, ctx)
-        return int(float(found[1]) * _UNITS[found[2].upper()])
 
 
 @click.command("sweep", short_help="what each recompute choice costs and saves")
@@ -39,7 +26,7 @@ class Size(click.ParamType):
 @options.by_name
 @options.jobs
 @options.timeout
-@click.option("--gpu-memory", type=Size(), metavar="SIZE", help="Memory of a GPU, as 80GiB; default: that of the recipe's GPU.")
+@click.option("--gpu-memory", type=options.Size(), metavar="SIZE", help="Memory of a GPU, as 80GiB; default: that of the recipe's GPU.")
 @options.as_json
 @options.quiet
 @click.pass_context
