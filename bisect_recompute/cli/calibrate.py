@@ -57,7 +57,7 @@ def command(ctx, cases_file, repo, revision, globs, jobs, timeout, as_json, quie
 
 
 def _compare_all(repository, sha: str, cases: list[Case], jobs: int, timeout: float, quiet: bool):
-    from bisect_recompute.cli.measurer import Measurer
+    from bisect_recompute.cli.measurer import Simulated
 
     logs = cache_dir() / "logs"
 
@@ -65,7 +65,7 @@ def _compare_all(repository, sha: str, cases: list[Case], jobs: int, timeout: fl
         def measure(recipe):
             name = re.sub(r"[^\w.-]", "-", case.case)[-LONGEST_NAME:]
             log = logs / f"{sha}-{os.getpid()}-{name}-{recipe.gpus}.log"
-            return Measurer(repository, recipe, case.case, timeout, simulator).measure(sha, log)
+            return Simulated(repository, recipe, case.case, timeout, simulator).measure(sha, log)
 
         try:
             return nearest(case, measure)

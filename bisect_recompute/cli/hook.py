@@ -55,7 +55,6 @@ def command(
     The two references are measured at the first call; every answer is kept in the tool's cache. Exit code: 0 good,
     1 bad, 125 HEAD cannot be measured, 128 the call was wrong, or the references cannot be measured or do not differ.
     """
-    options.only_simulate(probe_kind)
     repository = Repository(repo)
     limits = Limits(limit, min_tflops)
     if against or limits:
@@ -64,7 +63,7 @@ def command(
         good = bad = repository.commit(against or "HEAD").sha
     else:
         good, bad = _references(repository, good, bad)
-    recipe = find_recipe(recipe_spec, repository, good, bad, submodule_repo=submodule_repo, given=given)
+    recipe = find_recipe(recipe_spec, repository, good, bad, submodule_repo=submodule_repo, given=given, kind=probe_kind)
     if threshold is not None:
         recipe = with_thresholds(recipe, Thresholds(memory=threshold, throughput=threshold))
     manifest = Manifest(
@@ -135,9 +134,9 @@ def _journal(manifest: Manifest):
 def _judge(repository: Repository, recipe: Recipe | RecipeFunction, manifest: Manifest, journal: Journal, head: str,
            limits: Limits, alone: bool):
     from bisect_recompute.cli.interrupt import interruptible
-    from bisect_recompute.cli.measurer import Measurer, Recorder
+    from bisect_recompute.cli.measurer import Recorder, measurer_of
 
-    with interruptible(), Measurer(repository, recipe, manifest.recipe_spec, manifest.timeout) as measurer:
+    with interruptible(), measurer_of(repository, recipe, manifest.recipe_spec, manifest.timeout) as measurer:
         recorder = Recorder(measurer, journal)
         try:
             if limits:

@@ -21,7 +21,7 @@ from bisect_recompute.measurement.journal import Journal
 from bisect_recompute.measurement.judge import Judge
 from bisect_recompute.measurement.moved import moved_files
 from bisect_recompute.measurement.same_code import same_code
-from bisect_recompute.measurement.shift import UNITS, compare, value
+from bisect_recompute.measurement.shift import METRICS, compare, unit_of, value
 from bisect_recompute.probe.bridge import BridgeRecipe
 from bisect_recompute.probe.result import ProbeResult
 from bisect_recompute.verdict.findings import Findings
@@ -86,7 +86,8 @@ class _Investigation:
 
     def _refuse_equal_code(self, good: ProbeResult, bad: ProbeResult) -> None:
         """Raises EndpointError where the ends measure differently although nothing that a probe reads differs between them."""
-        if all(value(good, name) == value(bad, name) for name in UNITS):
+        units = [unit_of(metric, good, bad) for metric in METRICS]
+        if all(value(good, unit) == value(bad, unit) for unit in units):
             return
         ends = [self.plan.commit(index).sha for index in (-1, self.plan.last)]
         if same_code(good, self.measurer.tree(ends[1])):

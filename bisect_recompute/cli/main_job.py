@@ -12,7 +12,7 @@ from bisect_recompute.cli import final
 from bisect_recompute.cli.bump import inside
 from bisect_recompute.cli.interrupt import interruptible
 from bisect_recompute.cli.investigation import investigate
-from bisect_recompute.cli.measurer import Measurer
+from bisect_recompute.cli.measurer import measurer_of
 from bisect_recompute.cli.plan import Plan
 from bisect_recompute.cli.screen import screen
 from bisect_recompute.cli.trouble import kept_for_resume
@@ -28,7 +28,7 @@ def work(plan: Plan, out: Path, opened: AbstractContextManager[Journal], jobs: i
     try:
         with interruptible(), opened as journal, kept_for_resume(resume_command(out)):
             manifest = plan.manifest
-            with Measurer(plan.repository, plan.recipe, manifest.recipe_spec, manifest.timeout) as measurer:
+            with measurer_of(plan.repository, plan.recipe, manifest.recipe_spec, manifest.timeout) as measurer:
                 with screen(plan, jobs, quiet) as progress:
                     findings = investigate(plan, journal, measurer, jobs, progress.on_event)
                 findings = inside(findings, plan, journal, measurer, jobs, quiet)

@@ -1,4 +1,4 @@
-"""Measures commits: checkout, simulated probe, secrets masked, journal."""
+"""Measures commits: a class per kind of probe; secrets masked; the journal."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from bisect_recompute.cli.recipes import bridge_options, recipe_text
+from bisect_recompute.cli.recipes import recipe_options, recipe_text
 from bisect_recompute.differ.evidence import CommitChanges, recompute_changes
 from bisect_recompute.errors import UsageError
 from bisect_recompute.history.commit import Commit
@@ -20,6 +20,7 @@ from bisect_recompute.measurement.store import Store
 from bisect_recompute.probe.bridge import BridgeRecipe
 from bisect_recompute.probe.bridge_commits import BridgeCommit, BridgeCommits, InsideBump, with_settings
 from bisect_recompute.probe.choices import Choice, apply
+from bisect_recompute.probe.golden import GoldenRecipe, read_golden
 from bisect_recompute.probe.recipe import LaunchRecipe, Recipe, RecipeFunction
 from bisect_recompute.probe.result import ProbeResult
 from bisect_recompute.probe.simulate.client import Simulator
@@ -27,17 +28,13 @@ from bisect_recompute.report.mask import mask, mask_file
 
 
 class Measurer:
-    """Calls are thread-safe. A context manager: no process that it started outlives it, no late result is kept."""
+    """Of a repository's own commits. Calls are thread-safe. A context manager: no process that it started outlives it,
+    no late result is kept."""
 
-    def __init__(self, repository: Repository, recipe: Recipe | LaunchRecipe | RecipeFunction, recipe_spec: str,
-                 timeout: float, simulator: Simulator | None = None, bridge: InsideBump | None = None):
-        """``simulator``: one that is shared and closed by its owner. ``bridge``: of commits inside a submodule bump."""
+    def __init__(self, repository: Repository, recipe, recipe_spec: str):
         self._repository, self._recipe, self._recipe_spec = repository, recipe, recipe_spec
-        self._bridge = bridge or (BridgeCommits(repository, recipe) if isinstance(recipe, BridgeRecipe) else None)
-        self.code = self._bridge.core if self._bridge else repository
+        self.code = repository
         """The repository whose code runs."""
-        self._worktrees = Worktrees(self.code, cache_dir())
-        self._simulator = simulator or Simulator(cache_dir() / "bytecode", timeout)
 
     @property
     def recipe_text(self) -> str:
@@ -45,20 +42,78 @@ class Measurer:
         return recipe_text(self._recipe)
 
     def warm_up(self) -> None:
-        """Lets the simulator load what it needs beside other work."""
-        self._simulator.warm_up("h100" if isinstance(self._recipe, RecipeFunction) else self._recipe.hardware.gpu)
+        """Loads what the first measurement needs, beside other work."""
 
     def measure(self, sha: str, log: Path, snapshot: Path | None = None) -> ProbeResult:
-        if self._bridge is None:
-            result = self._simulate(self._recipe, sha, sha, log, snapshot)
-        else:
-            try:
-                here = self._bridge.at(sha)
-            except UsageError as error:
-                return ProbeResult(sha, "unbuildable", "checkout", str(error), 0.0, self.command(sha))
-            result = with_settings(self._simulate(here.recipe, here.core, sha, log, snapshot), here)
+        result = self._measure(sha, log, snapshot)
         mask_file(log)
         return dataclasses.replace(result, reason=mask(result.reason), log=str(log))
+
+    def _measure(self, sha: str, log: Path, snapshot: Path | None) -> ProbeResult:
+        raise NotImplementedError
+
+    def bridge_commit(self, sha: str) -> BridgeCommit | None:
+        """What the recipe comes to at a commit, where its repository pins Megatron-LM."""
+        return None
+
+    def tree(self, sha: str) -> Mapping[str, str]:
+        """Path -> blob id of all that a measurement of the commit can depend on."""
+        return self._repository.tree(sha)
+
+    def changes(self, commits: Sequence[Commit]) -> list[CommitChanges]:
+        """What the differ says of each commit."""
+        return recompute_changes(self._repository, commits, recipes=isinstance(self._recipe, RecipeFunction))
+
+    def source(self, sha: str, path: str) -> bytes | None:
+        """A file as the measurement of the commit saw it."""
+        blob = self.tree(sha).get(path)
+        return self.code.read_blob(blob) if blob else None
+
+    def command(self, sha: str) -> str:
+        call = ["bisect-recompute", "probe", sha, "--repo", repository_path(self._repository), "--recipe", self._recipe_spec]
+        return shlex.join([*call, *recipe_options(self._recipe)])
+
+    def close(self) -> None:
+        pass
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *exc):
+        self.close()
+
+
+class Golden(Measurer):
+    """Reads what the repository's own tests recorded."""
+
+    def _measure(self, sha: str, log: Path, snapshot: Path | None) -> ProbeResult:
+        return read_golden(self._repository, self._recipe, sha, self.command(sha))
+
+
+class Simulated(Measurer):
+    """Runs each commit's code in a simulated training step."""
+
+    def __init__(self, repository: Repository, recipe: Recipe | LaunchRecipe | RecipeFunction, recipe_spec: str,
+                 timeout: float, simulator: Simulator | None = None, bridge: InsideBump | None = None):
+        """``simulator``: one that is shared and closed by its owner. ``bridge``: of commits inside a submodule bump."""
+        super().__init__(repository, recipe, recipe_spec)
+        self._bridge = bridge or (BridgeCommits(repository, recipe) if isinstance(recipe, BridgeRecipe) else None)
+        if self._bridge:
+            self.code = self._bridge.core
+        self._worktrees = Worktrees(self.code, cache_dir())
+        self._simulator = simulator or Simulator(cache_dir() / "bytecode", timeout)
+
+    def warm_up(self) -> None:
+        self._simulator.warm_up("h100" if isinstance(self._recipe, RecipeFunction) else self._recipe.hardware.gpu)
+
+    def _measure(self, sha: str, log: Path, snapshot: Path | None) -> ProbeResult:
+        if self._bridge is None:
+            return self._simulate(self._recipe, sha, sha, log, snapshot)
+        try:
+            here = self._bridge.at(sha)
+        except UsageError as error:
+            return ProbeResult(sha, "unbuildable", "checkout", str(error), 0.0, self.command(sha))
+        return with_settings(self._simulate(here.recipe, here.core, sha, log, snapshot), here)
 
     def _simulate(self, recipe, code: str, sha: str, log: Path, snapshot: Path | None) -> ProbeResult:
         """The commit ``code`` of the repository whose code runs; the result is said of ``sha``."""
@@ -75,44 +130,29 @@ class Measurer:
         mask_file(log)
         return dataclasses.replace(result, reason=mask(result.reason), log=str(log))
 
-    def inside(self, outer: BridgeCommit) -> Measurer:
+    def inside(self, outer: BridgeCommit) -> Simulated:
         """Of the submodule's own commits, with the settings of a commit of the repository; shares the simulator."""
         core = self._bridge.core
-        return Measurer(core, outer.recipe, self._recipe_spec, 0, self._simulator, InsideBump(core, outer))
+        return Simulated(core, outer.recipe, self._recipe_spec, 0, self._simulator, InsideBump(core, outer))
 
     def bridge_commit(self, sha: str) -> BridgeCommit | None:
-        """What the recipe comes to at a commit, where its repository pins Megatron-LM."""
         return self._bridge.at(sha) if self._bridge else None
 
     def tree(self, sha: str) -> Mapping[str, str]:
-        """Path -> blob id of all that a measurement of the commit can depend on."""
-        return self._bridge.tree(sha) if self._bridge else self._repository.tree(sha)
+        return self._bridge.tree(sha) if self._bridge else super().tree(sha)
 
     def changes(self, commits: Sequence[Commit]) -> list[CommitChanges]:
-        """What the differ says of each commit."""
-        if self._bridge:
-            return self._bridge.changes(commits)
-        return recompute_changes(self._repository, commits, recipes=isinstance(self._recipe, RecipeFunction))
-
-    def source(self, sha: str, path: str) -> bytes | None:
-        """A file as the measurement of the commit saw it."""
-        blob = self.tree(sha).get(path)
-        return self.code.read_blob(blob) if blob else None
-
-    def command(self, sha: str) -> str:
-        call = ["bisect-recompute", "probe", sha, "--repo", repository_path(self._repository), "--recipe", self._recipe_spec]
-        if isinstance(self._recipe, BridgeRecipe):
-            call += bridge_options(self._recipe)
-        return shlex.join(call)
+        return self._bridge.changes(commits) if self._bridge else super().changes(commits)
 
     def close(self) -> None:
         self._simulator.close()
 
-    def __enter__(self):
-        return self
 
-    def __exit__(self, *exc):
-        self.close()
+def measurer_of(repository: Repository, recipe, recipe_spec: str, timeout: float) -> Measurer:
+    """Which kind it is the recipe says. ``timeout``: seconds of one probe."""
+    if isinstance(recipe, GoldenRecipe):
+        return Golden(repository, recipe, recipe_spec)
+    return Simulated(repository, recipe, recipe_spec, timeout)
 
 
 class Recorder:

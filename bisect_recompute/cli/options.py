@@ -15,6 +15,7 @@ from bisect_recompute.errors import UsageError
 from bisect_recompute.measurement.journal import TIMEOUT
 
 PROBES = ("simulate", "torchrun", "slurm", "command", "golden")
+THERE = ("simulate", "golden")
 PACKAGES = ("bisect-recompute", "torch", "transformer-engine", "megatron-core")
 MAX_JOBS = 256
 
@@ -42,6 +43,12 @@ class Size(click.ParamType):
         return int(float(found[1]) * _UNITS[found[2].upper()])
 
 
+def _there(ctx, param, kind: str) -> str:
+    if kind not in THERE:
+        raise UsageError(f"--probe {kind} is not there yet; this version has {', '.join(THERE)}")
+    return kind
+
+
 repo = click.option(
     "--repo",
     type=click.Path(path_type=Path),
@@ -63,8 +70,11 @@ probe_kind = click.option(
     type=click.Choice(PROBES),
     default="simulate",
     show_default=True,
-    help="How to measure a commit.",
+    callback=_there,
+    help="How to measure a commit: simulate a step of it, or read the golden values that its tests recorded.",
 )
+
+
 def by_name(function):
     """--submodule-repo and --set: of recipes of Megatron Bridge."""
     for option in (
@@ -130,11 +140,6 @@ def questions(direction: str = "worse"):
 
 
 question = questions()
-
-
-def only_simulate(probe: str) -> None:
-    if probe != "simulate":
-        raise UsageError(f"--probe {probe} is not there yet; this version measures with --probe simulate only")
 
 
 def default_jobs() -> int:

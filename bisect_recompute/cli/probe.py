@@ -16,6 +16,7 @@ from bisect_recompute.cli.recipes import find_recipe
 from bisect_recompute.errors import UsageError
 from bisect_recompute.history.repository import Repository
 from bisect_recompute.history.worktree import cache_dir
+from bisect_recompute.measurement.shift import unit_of, value
 from bisect_recompute.probe.recipe import RecipeFunction
 from bisect_recompute.probe.result import MemoryUse, ProbeResult, Throughput
 from bisect_recompute.report.text import plain
@@ -43,18 +44,19 @@ def command(ctx, revision, repo, recipe_spec, submodule_repo, given, probe_kind,
     Exit code: 0 measured (out of memory is a measurement), 2 the call was wrong, 5 the commit cannot be probed.
     """
     from bisect_recompute.cli.interrupt import interruptible
-    from bisect_recompute.cli.measurer import Measurer
+    from bisect_recompute.cli.measurer import measurer_of
 
-    options.only_simulate(probe_kind)
+    if snapshot and probe_kind != "simulate":
+        raise UsageError(f"--snapshot is for --probe simulate; --probe {probe_kind} sees no single tensor")
     if snapshot:
         _check_writable(snapshot)
     repository = Repository(repo)
     commit = repository.commit(revision)
-    recipe = find_recipe(recipe_spec, repository, commit.sha, submodule_repo=submodule_repo, given=given)
+    recipe = find_recipe(recipe_spec, repository, commit.sha, submodule_repo=submodule_repo, given=given, kind=probe_kind)
     if not quiet:
         click.echo(f"{commit.sha[:10]} {plain(commit.subject, 100)}: recipe {plain(recipe.name, 60)}", err=True)
     log = cache_dir() / "logs" / f"{commit.sha}-{os.getpid()}.log"
-    with interruptible(), Measurer(repository, recipe, recipe_spec, timeout) as measurer:
+    with interruptible(), measurer_of(repository, recipe, recipe_spec, timeout) as measurer:
         result = measurer.measure(commit.sha, log, snapshot)
     print(json.dumps(document(result), indent=2)) if as_json else show(result, recipe)
     ctx.exit(0 if result.status in ("ok", "oom") else 5)
@@ -79,38 +81,41 @@ def document(result: ProbeResult) -> dict:
 
 def show(result: ProbeResult, recipe) -> None:
     console = Console(highlight=False, soft_wrap=True)
-    if result.memory is None:
+    if result.memory is None and result.throughput is None:
         console.print(Text(f"{result.status} at {result.stage}: {plain(result.reason, 400)}", style="bold red"))
         console.print(Text(f"  log {result.log}", style="dim"))
         return
-    memory, gpu = result.memory, "" if isinstance(recipe, RecipeFunction) else f" {recipe.hardware.gpu}"
-    fits = (
-        "more than"
-        if memory.peak_bytes > memory.capacity_bytes
-        else f"{memory.peak_bytes / memory.capacity_bytes:.0%} of"
-    )
-    console.print(
-        Text.assemble(
-            (f"peak memory {amount(memory.peak_bytes, 'bytes')}", "bold"),
-            f", {fits} the {amount(memory.capacity_bytes, 'bytes')} of one{gpu}",
-        )
-    )
-    idle = memory.reserved_at_peak_bytes - memory.peak_bytes
-    console.print(
-        Text(
-            f"reserved    {amount(memory.reserved_bytes, 'bytes')}; {amount(idle, 'bytes')} of what was reserved lay idle at the "
-            "peak (fragmentation)",
-        )
-    )
-    if result.throughput:
-        console.print(
-            Text(
-                f"throughput  {amount(result.throughput.tflops_per_gpu, 'TFLOP/s/GPU')}, "
-                f"{result.throughput.step_seconds:.3g} s a step (a model): {_split(result.throughput)}"
-            )
-        )
-    for line in (*_categories(memory), *_tensors(memory), *_proof(result)):
+    for line in (*_memory(result, recipe), *_throughput(result), *_breakdown(result.memory), *_proof(result)):
         console.print(line)
+
+
+def _memory(result: ProbeResult, recipe) -> list[Text]:
+    memory = result.memory
+    if memory is None:
+        return []
+    lines = [Text.assemble((f"peak memory {amount(memory.peak_bytes, 'bytes')}", "bold"), _capacity(memory, recipe))]
+    if memory.reserved_bytes is not None:
+        lines.append(Text(f"reserved    {amount(memory.reserved_bytes, 'bytes')}"))
+    if memory.reserved_at_peak_bytes is not None:
+        idle = memory.reserved_at_peak_bytes - memory.peak_bytes
+        lines[-1] += Text(f"; {amount(idle, 'bytes')} of what was reserved lay idle at the peak (fragmentation)")
+    return lines
+
+
+def _capacity(memory: MemoryUse, recipe) -> str:
+    if memory.capacity_bytes is None:
+        return ""
+    fits = "more than" if memory.peak_bytes > memory.capacity_bytes else f"{memory.peak_bytes / memory.capacity_bytes:.0%} of"
+    gpu = "" if isinstance(recipe, RecipeFunction) else f" {recipe.hardware.gpu}"
+    return f", {fits} the {amount(memory.capacity_bytes, 'bytes')} of one{gpu}"
+
+
+def _throughput(result: ProbeResult) -> list[Text]:
+    if result.throughput is None:
+        return []
+    unit = unit_of("throughput", result)
+    how = f" (a model): {_split(result.throughput)}" if result.probe == "simulate" else ""
+    return [Text(f"throughput  {amount(value(result, unit), unit)}, {result.throughput.step_seconds:.3g} s a step{how}")]
 
 
 def _split(throughput: Throughput) -> str:
@@ -118,6 +123,10 @@ def _split(throughput: Throughput) -> str:
     return ", ".join(
         f"{kind.replace('_', ' ')} {seconds / throughput.step_seconds:.0%}" for kind, seconds in parts.items() if seconds
     )
+
+
+def _breakdown(memory: MemoryUse | None) -> list[Text]:
+    return [*_categories(memory), *_tensors(memory)] if memory and memory.by_rank else []
 
 
 def _categories(memory: MemoryUse) -> list[Text]:
@@ -157,6 +166,8 @@ def _proof(result: ProbeResult) -> list[Text]:
     proof = result.provenance
     if proof is None:
         return []
+    if result.probe != "simulate":
+        return [Text(f"\n  {plain(note, 300)}", style="dim") for note in result.notes]
     packages = ", ".join(f"{name} {version}" for name, version in sorted(proof.packages.items()))
     return [
         Text(

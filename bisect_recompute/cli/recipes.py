@@ -15,12 +15,14 @@ from bisect_recompute.errors import UsageError
 from bisect_recompute.history.repository import Repository, repository_path
 from bisect_recompute.probe.bridge import BridgeRecipe
 from bisect_recompute.probe.bridge_commits import SUBMODULE, BridgeCommits
+from bisect_recompute.probe.golden import GoldenRecipe, find_golden
 from bisect_recompute.probe.recipe import Recipe, RecipeFunction, Thresholds, load_recipe, parse_recipe, shipped_recipes
 
 
 def find_recipe(
-    spec: str, repository: Repository, *revisions: str, submodule_repo: Path | None = None, given: Sequence[str] = ()
-) -> Recipe | RecipeFunction:
+    spec: str, repository: Repository, *revisions: str, submodule_repo: Path | None = None, given: Sequence[str] = (),
+    kind: str = "simulate",
+) -> Recipe | RecipeFunction | GoldenRecipe:
     """A file, a shipped recipe, or a recipe function that the repository has at the last of ``revisions``.
 
     Where the repository pins Megatron-LM as a submodule, the function's settings are read from its source;
@@ -29,7 +31,7 @@ def find_recipe(
     Raises UsageError: no such recipe, malformed, several functions of that name (they are listed), what cannot be known at
     one of ``revisions``, or a YAML recipe where one has no Megatron Core: the installed one would be measured.
     """
-    recipe = _find(spec, repository, revisions[-1])
+    recipe = (find_golden if kind == "golden" else _find)(spec, repository, revisions[-1])
     pins = _pins(repository, revisions[-1]) if isinstance(recipe, RecipeFunction) else []
     if pins:
         recipe = BridgeRecipe(
@@ -41,7 +43,7 @@ def find_recipe(
         return recipe
     if given or submodule_repo:
         raise UsageError("--set and --submodule-repo are for recipe functions of a repository that pins Megatron-LM as a submodule")
-    for revision in revisions if not isinstance(recipe, RecipeFunction) else ():
+    for revision in revisions if not isinstance(recipe, (RecipeFunction, GoldenRecipe)) else ():
         if not repository.tree(revision, "megatron/core"):
             raise UsageError(
                 f"{repository.name} has no megatron/core at {revision[:10]}, and {spec} would measure the installed "
@@ -97,8 +99,12 @@ def _stated(given: Sequence[str]) -> tuple[tuple[str, str], ...]:
     return tuple(sorted(dict(pairs).items()))
 
 
-def bridge_options(recipe: BridgeRecipe) -> list[str]:
-    """The call's options that make the same recipe."""
+def recipe_options(recipe) -> list[str]:
+    """The call's options, besides ``--recipe``, that make the same recipe."""
+    if isinstance(recipe, GoldenRecipe):
+        return ["--probe", "golden"]
+    if not isinstance(recipe, BridgeRecipe):
+        return []
     return ["--submodule-repo", recipe.core, *(part for key, value in recipe.given for part in ("--set", f"{key}={value}"))]
 
 
@@ -108,6 +114,8 @@ def recipe_text(recipe: Recipe | RecipeFunction) -> str:
         return yaml.safe_dump({"recipe": recipe.name, "core": recipe.core, "set": dict(recipe.given)}, sort_keys=False)
     if isinstance(recipe, RecipeFunction):
         return recipe.name
+    if isinstance(recipe, GoldenRecipe):
+        return yaml.safe_dump({"golden": recipe.path})
     return yaml.safe_dump(recipe.model_dump(exclude_unset=True, exclude={"thresholds"}), sort_keys=False)
 
 
@@ -119,11 +127,14 @@ def recipe_from_text(text: str, is_function: bool, thresholds: Thresholds) -> Re
         if by_name:
             return BridgeRecipe(module, function, thresholds, data["core"], tuple(data["set"].items()))
         return RecipeFunction(module, function, thresholds)
+    data = yaml.safe_load(text)
+    if isinstance(data, dict) and "golden" in data:
+        return GoldenRecipe(data["golden"], thresholds)
     return with_thresholds(parse_recipe(text, "manifest.json", ""), thresholds)
 
 
 def with_thresholds(recipe: Recipe | RecipeFunction, thresholds: Thresholds) -> Recipe | RecipeFunction:
-    if isinstance(recipe, RecipeFunction):
+    if dataclasses.is_dataclass(recipe):
         return dataclasses.replace(recipe, thresholds=thresholds)
     return recipe.model_copy(update={"thresholds": thresholds})
 

@@ -10,11 +10,10 @@ import click
 
 from bisect_recompute.cli import options
 from bisect_recompute.cli.plan import Plan
-from bisect_recompute.cli.recipes import bridge_options, find_recipe, recipe_text, with_thresholds
+from bisect_recompute.cli.recipes import find_recipe, recipe_options, recipe_text, with_thresholds
 from bisect_recompute.errors import UsageError
 from bisect_recompute.history.repository import Repository, repository_path
 from bisect_recompute.measurement.journal import MANIFEST, Manifest, new_journal
-from bisect_recompute.probe.bridge import BridgeRecipe
 from bisect_recompute.probe.recipe import RecipeFunction, Thresholds
 
 RUNS = Path("bisect-recompute-out")
@@ -66,7 +65,6 @@ def command(ctx, out, jobs, as_json, quiet, **_):
 def planned(ctx: click.Context, job: str) -> Plan:
     """What a call of `run` or `scan` is to find out. Raises UsageError."""
     asked = ctx.params
-    options.only_simulate(asked["probe_kind"])
     repository = Repository(asked["repo"])
     stated = ctx.get_parameter_source("first_parent") == click.core.ParameterSource.COMMANDLINE
     all_shifts = asked.get("all_shifts", False)
@@ -81,6 +79,7 @@ def planned(ctx: click.Context, job: str) -> Plan:
         commits.bad.sha,
         submodule_repo=asked["submodule_repo"],
         given=asked["given"],
+        kind=asked["probe_kind"],
     )
     threshold = asked["threshold"]
     if threshold is not None:
@@ -119,8 +118,7 @@ def _call(repository: Repository, commits, recipe, ctx: click.Context, job: str)
         "--recipe",
         ctx.params["recipe_spec"],
     ]
-    if isinstance(recipe, BridgeRecipe):
-        call += bridge_options(recipe)
+    call += recipe_options(recipe)
     for name in ("metric", "threshold", "direction", "timeout"):
         if ctx.get_parameter_source(name) == click.core.ParameterSource.COMMANDLINE:
             call += [f"--{name}", f"{ctx.params[name]}"]

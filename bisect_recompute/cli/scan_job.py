@@ -12,7 +12,7 @@ import click
 from bisect_recompute.cli.interrupt import interruptible
 from bisect_recompute.cli.investigation import changes_of, source_line
 from bisect_recompute.cli.main_job import resume_command
-from bisect_recompute.cli.measurer import Measurer, Recorder
+from bisect_recompute.cli.measurer import Measurer, Recorder, measurer_of
 from bisect_recompute.cli.plan import Plan
 from bisect_recompute.cli.scan_view import show
 from bisect_recompute.cli.screen import screen
@@ -36,7 +36,7 @@ def work(plan: Plan, out: Path, opened: AbstractContextManager[Journal], jobs: i
     stopped = False
     results: dict[int, ProbeResult] = {}
     with interruptible(), opened as journal, kept_for_resume(resume_command(out)):
-        measurer = Measurer(plan.repository, plan.recipe, plan.manifest.recipe_spec, plan.manifest.timeout)
+        measurer = measurer_of(plan.repository, plan.recipe, plan.manifest.recipe_spec, plan.manifest.timeout)
         try:
             with measurer:
                 with screen(plan, jobs, quiet) as progress:

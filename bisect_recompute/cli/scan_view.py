@@ -6,12 +6,11 @@ from collections import Counter
 from pathlib import Path
 
 from bisect_recompute.cli.tables import console, say, table
+from bisect_recompute.measurement.shift import METRICS
 from bisect_recompute.report.ticket import probe_count
 from bisect_recompute.verdict.numbers import amount, percent, signed
 from bisect_recompute.verdict.timeline import Timeline
 from bisect_recompute.verdict.verdict import Metric, Step
-
-METRICS = ("memory", "throughput")
 
 
 def show(found: Timeline, out: Path) -> None:

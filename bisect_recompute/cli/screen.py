@@ -16,7 +16,7 @@ from rich.text import Text
 
 from bisect_recompute.cli.plan import Plan
 from bisect_recompute.driver.loop import Event, Narrowed, ProbeAbandoned, ProbeFinished, ProbeStarted, Reused
-from bisect_recompute.measurement.shift import UNITS, value
+from bisect_recompute.measurement.shift import METRICS, unit_of, value
 from bisect_recompute.probe.result import ProbeResult
 from bisect_recompute.report.text import plain
 from bisect_recompute.verdict.numbers import amount
@@ -172,7 +172,8 @@ class Progress:
 
 def measured(result: ProbeResult) -> str:
     """``73.61 GiB, 412.3 TFLOP/s/GPU``, or why there is no measurement."""
-    parts = [amount(value(result, name), unit) for name, unit in UNITS.items() if value(result, name) is not None]
+    units = (unit_of(metric, result) for metric in METRICS)
+    parts = [amount(value(result, unit), unit) for unit in units if value(result, unit) is not None]
     if result.status != "ok":
         parts.append(
             f"{result.status} at {result.stage}: {plain(result.reason, 160)}" if result.reason else result.status

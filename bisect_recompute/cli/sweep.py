@@ -37,13 +37,13 @@ def command(ctx, revision, repo, recipe_spec, submodule_repo, given, jobs, timeo
     5 the training without recomputation cannot be measured.
     """
     from bisect_recompute.cli.interrupt import interruptible
-    from bisect_recompute.cli.measurer import Measurer
+    from bisect_recompute.cli.measurer import Simulated
     from bisect_recompute.probe.recipe import Recipe, RecipeFunction
 
     repository = Repository(repo)
     commit = repository.commit(revision)
     recipe = find_recipe(recipe_spec, repository, commit.sha, submodule_repo=submodule_repo, given=given)
-    with interruptible(), Measurer(repository, recipe, recipe_spec, timeout) as measurer:
+    with interruptible(), Simulated(repository, recipe, recipe_spec, timeout) as measurer:
         here = measurer.bridge_commit(commit.sha)
         base = here.recipe if here else recipe
         if not isinstance(base, Recipe) or isinstance(recipe, RecipeFunction) and not here:

@@ -34,7 +34,7 @@ class Judge:
         out_of_memory = result.status == "oom"
         if shift.out_of_memory:
             return out_of_memory == (shift.out_of_memory > 0)
-        measured = value(result, shift.metric)
+        measured = value(result, shift.unit)
         upwards = shift.bad > shift.good
         if measured is None:
             return upwards if out_of_memory and shift.metric == "memory" else None

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from bisect_recompute.driver.search import Side
+from bisect_recompute.measurement.shift import value
 from bisect_recompute.probe.result import ProbeResult
 
 
@@ -24,8 +25,10 @@ class Limits:
         """Out of memory is beyond any limit; what could not be measured is a skip."""
         if result.status == "oom":
             return "bad"
-        if result.status != "ok" or not result.memory or not result.throughput:
+        peak, tflops = value(result, "bytes"), value(result, "TFLOP/s/GPU")
+        unknown = (self.memory is not None and peak is None) or (self.tflops is not None and tflops is None)
+        if result.status != "ok" or unknown:
             return "skip"
-        too_large = self.memory is not None and result.memory.peak_bytes > self.memory
-        too_slow = self.tflops is not None and result.throughput.tflops_per_gpu < self.tflops
+        too_large = self.memory is not None and peak > self.memory
+        too_slow = self.tflops is not None and tflops < self.tflops
         return "bad" if too_large or too_slow else "good"

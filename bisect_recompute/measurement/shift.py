@@ -11,7 +11,7 @@ from bisect_recompute.probe.result import ProbeResult
 Metric = Literal["memory", "throughput"]
 Direction = Literal["worse", "better", "any"]
 
-UNITS: dict[str, str] = {"memory": "bytes", "throughput": "TFLOP/s/GPU"}
+METRICS = ("memory", "throughput")
 _WORSE = {"memory": 1, "throughput": -1}
 
 
@@ -21,7 +21,7 @@ class Shift:
 
     metric: Metric
     unit: str
-    """bytes, or TFLOP/s/GPU."""
+    """As ``unit_of`` says."""
     good: float | None
     bad: float | None
     change_pct: float | None
@@ -32,22 +32,33 @@ class Shift:
     """Where the numbers do not show the shift: +1, only the bad side runs out of memory; -1, only the good; else 0."""
 
 
-def value(result: ProbeResult, metric: Metric) -> float | None:
-    """Peak bytes, or TFLOP/s/GPU. None when the probe did not get that far."""
+def unit_of(metric: Metric, *results: ProbeResult) -> str:
+    """bytes, or TFLOP/s/GPU; steps/s where one of the results has only the time of a step."""
     if metric == "memory":
+        return "bytes"
+    timed = any(result.throughput and result.throughput.tflops_per_gpu is None for result in results)
+    return "steps/s" if timed else "TFLOP/s/GPU"
+
+
+def value(result: ProbeResult, unit: str) -> float | None:
+    """The peak, or the throughput, in a unit of ``unit_of``. None when the probe did not get that far."""
+    if unit == "bytes":
         return result.memory.peak_bytes if result.memory else None
-    return result.throughput.tflops_per_gpu if result.throughput else None
+    if result.throughput is None:
+        return None
+    return result.throughput.tflops_per_gpu if unit == "TFLOP/s/GPU" else 1 / result.throughput.step_seconds
 
 
 def compare(
     good: ProbeResult, bad: ProbeResult, thresholds: Thresholds, metric: str = "any", direction: Direction = "worse"
 ) -> dict[str, Shift]:
     """Both metrics from ``good`` to ``bad``. Worse is memory up, or throughput down."""
-    return {name: _shift(name, good, bad, getattr(thresholds, name), metric, direction) for name in UNITS}
+    return {name: _shift(name, good, bad, getattr(thresholds, name), metric, direction) for name in METRICS}
 
 
 def _shift(name, good, bad, threshold, metric, direction) -> Shift:
-    before, after = value(good, name), value(bad, name)
+    unit = unit_of(name, good, bad)
+    before, after = value(good, unit), value(bad, unit)
     change = 100.0 * (after - before) / before if before and after is not None else None
     asked = metric in ("any", name)
     signs = {"worse": (_WORSE[name],), "better": (-_WORSE[name],), "any": (1, -1)}[direction]
@@ -55,4 +66,4 @@ def _shift(name, good, bad, threshold, metric, direction) -> Shift:
     crossed = (bad.status == "oom") - (good.status == "oom") if name == "memory" else 0
     if not asked or by_size or crossed not in signs:
         crossed = 0
-    return Shift(name, UNITS[name], before, after, change, asked and (by_size or bool(crossed)), crossed)
+    return Shift(name, unit, before, after, change, asked and (by_size or bool(crossed)), crossed)

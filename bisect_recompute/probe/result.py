@@ -32,18 +32,19 @@ class LiveTensors:
 class MemoryUse:
     peak_bytes: int
     """Largest ``by_rank`` value: what ``torch.cuda.max_memory_allocated`` would say on that rank's GPU."""
-    by_rank: dict[int, int]
-    by_category: dict[str, int]
+    by_rank: dict[int, int] = field(default_factory=dict)
+    """Empty where it is not known which rank was measured. What a probe does not know of the following is empty or None."""
+    by_category: dict[str, int] = field(default_factory=dict)
     """Bytes at the peak of the hottest rank: parameters, gradients, optimizer_state, activations, temporary."""
-    allocated_bytes: int
+    allocated_bytes: int | None = None
     """What stays allocated after the last step on the hottest rank."""
-    first_peak_bytes: int
+    first_peak_bytes: int | None = None
     """Peak of the first iteration, before optimizer state exists."""
-    capacity_bytes: int
+    capacity_bytes: int | None = None
     """Memory of the named GPU."""
-    reserved_bytes: int = 0
+    reserved_bytes: int | None = None
     """What the caching allocator has taken from the GPU by the end, on the hottest rank: ``torch.cuda.max_memory_reserved``."""
-    reserved_at_peak_bytes: int = 0
+    reserved_at_peak_bytes: int | None = None
     """Reserved when ``peak_bytes`` was allocated: the difference is fragmentation."""
     tensors: tuple[LiveTensors, ...] = ()
     iteration_peaks: tuple[int, ...] = ()
@@ -52,21 +53,21 @@ class MemoryUse:
 
 @dataclass(frozen=True)
 class Throughput:
-    """A model of the named GPU: a roofline for every kernel, collectives by message size and topology, overlap by stream, the
-    pipeline's bubble."""
+    """Measured; or, simulated, a model of the named GPU: a roofline for every kernel, collectives by message size and
+    topology, overlap by stream, the pipeline's bubble. What a measurement does not know is None or empty."""
 
     step_seconds: float
-    tflops_per_gpu: float
+    tflops_per_gpu: float | None = None
     """FLOPs of the model per GPU over ``step_seconds``, in TFLOP/s/GPU, as Megatron-LM logs it: what is recomputed does not count."""
-    flops: float
+    flops: float | None = None
     """FLOPs that the busiest simulated GPU executes in a step, recomputed ones included."""
-    recomputed_flops: float
-    hardware_tflops_per_gpu: float = 0.0
+    recomputed_flops: float | None = None
+    hardware_tflops_per_gpu: float | None = None
     """Executed FLOPs, recomputed ones included, of the mean GPU over ``step_seconds``."""
     seconds_by_kind: dict[str, float] = field(default_factory=dict)
     """``step_seconds`` of the slowest pipeline stage: matmul (kernels bound by FLOPs), memory_bound (by memory bandwidth or launch
     latency), communication (what no kernel hides), bubble (waiting for other pipeline stages)."""
-    recomputed_seconds: float = 0.0
+    recomputed_seconds: float | None = None
     """Of these, what ran again in backward."""
 
 

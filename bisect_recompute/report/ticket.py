@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import jinja2
 
 from bisect_recompute.measurement.judge import Judge
-from bisect_recompute.measurement.shift import compare, value
+from bisect_recompute.measurement.shift import compare, unit_of, value
 from bisect_recompute.probe.recipe import Thresholds
 from bisect_recompute.probe.result import ProbeResult
 from bisect_recompute.report import text
@@ -124,12 +124,13 @@ def _probe_rows(verdict, results, thresholds, metric, direction) -> list[dict]:
     by_sha = {result.revision: result for result in results}
     good, bad = by_sha.get(verdict.range.good), by_sha.get(verdict.range.bad)
     judge = Judge(compare(good, bad, thresholds, metric, direction)) if good and bad else None
+    unit = unit_of("throughput", *results)
     return [
         {
             "sha": result.revision,
             "side": judge.side(result) if judge and verdict.outcome in ("culprit", "inconclusive") else "",
-            "memory": amount(value(result, "memory"), "bytes") if result.memory else "",
-            "throughput": amount(value(result, "throughput"), "TFLOP/s/GPU") if result.throughput else "",
+            "memory": amount(value(result, "bytes"), "bytes") if result.memory else "",
+            "throughput": amount(value(result, unit), unit) if result.throughput else "",
             "seconds": result.seconds,
             "outcome": result.status + (f" at {result.stage}: {result.reason}" if result.reason else ""),
         }

@@ -37,7 +37,7 @@ def _svg(timeline: Timeline) -> str:
     )
     for axes, metric, scale, label in (
         (upper, "memory", GIB, "peak memory [GiB]"),
-        (lower, "throughput", 1, "throughput [TFLOP/s/GPU]"),
+        (lower, "throughput", 1, f"throughput [{timeline.throughput_unit}]"),
     ):
         _draw(axes, timeline, metric, scale)
         axes.set_ylabel(label)

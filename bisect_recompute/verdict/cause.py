@@ -11,7 +11,8 @@ from bisect_recompute.verdict.verdict import Cause, Change, Tensor
 
 
 def cause_of(f: Findings) -> Cause:
-    if f.culprit is None:
+    # A commit that records a value need not be the one that moved it.
+    if f.culprit is None or f.results[f.culprit].probe == "golden":
         return Cause(kind="unknown")
     changes = next((c for c in f.changes if c.commit.sha == f.commit(f.culprit).sha), None)
     settings = relevant_settings(f, changes) if changes else ()

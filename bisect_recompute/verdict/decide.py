@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from bisect_recompute.measurement.shift import UNITS, Shift
+from bisect_recompute.measurement.shift import METRICS, Shift
 from bisect_recompute.verdict.cause import cause_of
 from bisect_recompute.verdict.evidence import evidence_of, share_explained
 from bisect_recompute.verdict.findings import Between, Findings
@@ -31,6 +31,7 @@ def decide(findings: Findings) -> Verdict:
         net=metrics_of(f, -1, f.last) if f.steps is not None else None,
         shifts=None if f.steps is None else [step_of(f, step) for step in f.steps],
         recipe=f.recipe.name,
+        probe=f.results[-1].probe,
         reproduce=f.reproduce,
         versions=dict(f.versions),
     )
@@ -94,7 +95,7 @@ def _cut(text: str) -> str:
 
 def metrics_of(f: Findings, good: int, bad: int) -> Metrics:
     shifts = f.shifts(good, bad)
-    return Metrics(**{name: _metric(shifts[name]) for name in UNITS})
+    return Metrics(**{name: _metric(shifts[name]) for name in METRICS})
 
 
 def _metric(shift: Shift) -> Metric:

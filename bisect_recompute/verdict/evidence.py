@@ -149,7 +149,10 @@ def _skipped(f: Findings) -> Iterator[Evidence]:
 
 def _provenance(f: Findings) -> Iterator[Evidence]:
     result: ProbeResult = f.results[f.last if f.culprit is None else f.culprit]
-    if result.provenance:
+    if result.provenance and result.probe == "golden":
+        (path,) = result.provenance.modules
+        yield Evidence(kind="provenance", commit=result.revision, text=f"recorded in {path}")
+    elif result.provenance:
         proof = result.provenance
         packages = ", ".join(f"{name} {version}" for name, version in sorted(proof.packages.items()))
         yield Evidence(

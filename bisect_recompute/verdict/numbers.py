@@ -11,6 +11,8 @@ def amount(value: float | None, unit: str) -> str:
     """``71.42 GiB`` or ``412.3 TFLOP/s/GPU``; ``unit`` is a metric's."""
     if value is None:
         return "not measured"
+    if unit == "steps/s":
+        return f"{value:,.4g} {unit}"
     if unit != "bytes":
         return f"{value:,.1f} {unit}"
     for name, size in _BINARY:

@@ -7,7 +7,7 @@ from typing import Literal, Optional
 
 from pydantic import Field
 
-from bisect_recompute.measurement.shift import UNITS, value
+from bisect_recompute.measurement.shift import METRICS, unit_of, value
 from bisect_recompute.verdict.decide import metrics_of, probes_of, range_of, step_of
 from bisect_recompute.verdict.findings import Between, Findings
 from bisect_recompute.verdict.verdict import Metrics, Number, Part, Probes, Range, Step
@@ -24,7 +24,7 @@ class Point(Part):
     )
     measured_at: Optional[str] = Field(None, description="The commit that was probed: this one, or one with the same code")
     memory: Optional[Number] = Field(None, description="Peak bytes")
-    throughput: Optional[Number] = Field(None, description="TFLOP/s/GPU")
+    throughput: Optional[Number] = Field(None, description="In `throughput_unit`")
     reason: str = Field("", description="Why there is no measurement")
 
 
@@ -36,6 +36,7 @@ class Timeline(Part):
     points: list[Point] = Field(description="The good end, then every commit of the range, oldest first")
     shifts: list[Step] = Field(description="Every change by the threshold or more, oldest first")
     probes: Probes
+    throughput_unit: str = "TFLOP/s/GPU"
     recipe: str = ""
     reproduce: str = Field("", description="A command line that repeats the scan")
     versions: dict[str, str] = {}
@@ -51,6 +52,7 @@ def timeline(f: Findings, shifts: Sequence[Between]) -> Timeline:
         points=points,
         shifts=[step_of(f, shift) for shift in shifts],
         probes=probes_of(f),
+        throughput_unit=unit_of("throughput", *f.results.values()),
         recipe=f.recipe.name,
         reproduce=f.reproduce,
         versions=dict(f.versions),
@@ -64,7 +66,7 @@ def _point(f: Findings, index: int) -> Point:
         return Point(**known, status="open")
     return Point(
         **known, status=result.status, measured_at=result.revision, reason=result.reason,
-        **{name: value(result, name) for name in UNITS},
+        **{metric: value(result, unit_of(metric, *f.results.values())) for metric in METRICS},
     )
 
 

@@ -47,7 +47,7 @@ class Metric(Part):
 
     good: Optional[Number]
     bad: Optional[Number]
-    unit: Literal["bytes", "TFLOP/s/GPU"]
+    unit: Literal["bytes", "TFLOP/s/GPU", "steps/s"]
     change_pct: Optional[float] = Field(description="Percent of the good value")
     shifted: bool = Field(description="Asked for, in the direction asked for, by the threshold or more")
 
@@ -146,6 +146,7 @@ class Verdict(Part):
         None, description="With --all-shifts: every change by the threshold or more, whichever way it goes, oldest first"
     )
     recipe: str = ""
+    probe: str = Field("simulate", description="Kind of probe, as `--probe` names it")
     reproduce: str = Field("", description="A command line that repeats the run")
     versions: dict[str, str] = {}
 
