@@ -32,6 +32,7 @@ CODES = {"good": 0, "bad": 1, "skip": 125}
 @options.recipe
 @options.by_name
 @options.probe_kind
+@options.command_line
 @options.question
 @options.timeout
 @click.option(
@@ -47,8 +48,8 @@ CODES = {"good": 0, "bad": 1, "skip": 125}
 @options.quiet
 @click.pass_context
 def command(
-    ctx, repo, recipe_spec, submodule_repo, given, probe_kind, metric, threshold, direction, timeout, good, bad, against, limit,
-    min_tflops, as_json, quiet,
+    ctx, repo, recipe_spec, submodule_repo, given, probe_kind, command_line, metric, threshold, direction, timeout, good, bad, against,
+    limit, min_tflops, as_json, quiet,
 ):
     """Judges HEAD: `git bisect run bisect-recompute hook --recipe R`.
 
@@ -63,7 +64,8 @@ def command(
         good = bad = repository.commit(against or "HEAD").sha
     else:
         good, bad = _references(repository, good, bad)
-    recipe = find_recipe(recipe_spec, repository, good, bad, submodule_repo=submodule_repo, given=given, kind=probe_kind)
+    recipe = find_recipe(recipe_spec, repository, good, bad, submodule_repo=submodule_repo, given=given, kind=probe_kind,
+                         command=command_line)
     if threshold is not None:
         recipe = with_thresholds(recipe, Thresholds(memory=threshold, throughput=threshold))
     manifest = Manifest(

@@ -20,6 +20,7 @@ from bisect_recompute.measurement.store import Store
 from bisect_recompute.probe.bridge import BridgeRecipe
 from bisect_recompute.probe.bridge_commits import BridgeCommit, BridgeCommits, InsideBump, with_settings
 from bisect_recompute.probe.choices import Choice, apply
+from bisect_recompute.probe.command.run import CommandRecipe, Commands, run_command
 from bisect_recompute.probe.golden import GoldenRecipe, read_golden
 from bisect_recompute.probe.recipe import LaunchRecipe, Recipe, RecipeFunction
 from bisect_recompute.probe.result import ProbeResult
@@ -90,6 +91,21 @@ class Golden(Measurer):
         return read_golden(self._repository, self._recipe, sha, self.command(sha))
 
 
+class Commanded(Measurer):
+    """Runs the user's command on each commit's files."""
+
+    def __init__(self, repository: Repository, recipe: CommandRecipe, recipe_spec: str, timeout: float):
+        super().__init__(repository, recipe, recipe_spec)
+        self._commands, self._worktrees = Commands(timeout), Worktrees(repository, cache_dir(), whole=True)
+
+    def _measure(self, sha: str, log: Path, snapshot: Path | None) -> ProbeResult:
+        with self._worktrees.checkout(sha) as tree:
+            return run_command(self._commands, self._recipe, tree, sha, log, self.command(sha))
+
+    def close(self) -> None:
+        self._commands.close()
+
+
 class Simulated(Measurer):
     """Runs each commit's code in a simulated training step."""
 
@@ -152,6 +168,8 @@ def measurer_of(repository: Repository, recipe, recipe_spec: str, timeout: float
     """Which kind it is the recipe says. ``timeout``: seconds of one probe."""
     if isinstance(recipe, GoldenRecipe):
         return Golden(repository, recipe, recipe_spec)
+    if isinstance(recipe, CommandRecipe):
+        return Commanded(repository, recipe, recipe_spec, timeout)
     return Simulated(repository, recipe, recipe_spec, timeout)
 
 

@@ -15,7 +15,7 @@ from bisect_recompute.errors import UsageError
 from bisect_recompute.measurement.journal import TIMEOUT
 
 PROBES = ("simulate", "torchrun", "slurm", "command", "golden")
-THERE = ("simulate", "golden")
+THERE = ("simulate", "command", "golden")
 PACKAGES = ("bisect-recompute", "torch", "transformer-engine", "megatron-core")
 MAX_JOBS = 256
 
@@ -71,7 +71,15 @@ probe_kind = click.option(
     default="simulate",
     show_default=True,
     callback=_there,
-    help="How to measure a commit: simulate a step of it, or read the golden values that its tests recorded.",
+    help="How to measure a commit: simulate a step of it, run a command on it, or read the golden values of its tests.",
+)
+
+
+command_line = click.option(
+    "--command",
+    "command_line",
+    metavar="'TRAIN ...'",
+    help="With --probe command: what to run in the commit's files. {commit}, {worktree}, {out} and {recipe} are filled in.",
 )
 
 

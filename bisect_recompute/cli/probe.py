@@ -32,14 +32,15 @@ SHOWN = 8
 @options.recipe
 @options.by_name
 @options.probe_kind
+@options.command_line
 @options.timeout
 @click.option("--snapshot", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE",
               help="Write the step as a PyTorch memory snapshot (a pickle for pytorch.org/memory_viz).")
 @options.as_json
 @options.quiet
 @click.pass_context
-def command(ctx, revision, repo, recipe_spec, submodule_repo, given, probe_kind, timeout, snapshot, as_json, quiet):
-    """Measures one commit (default HEAD): a simulated training step of its code.
+def command(ctx, revision, repo, recipe_spec, submodule_repo, given, probe_kind, command_line, timeout, snapshot, as_json, quiet):
+    """Measures one commit (default HEAD): a simulated training step of its code, or what --probe says.
 
     Exit code: 0 measured (out of memory is a measurement), 2 the call was wrong, 5 the commit cannot be probed.
     """
@@ -52,7 +53,8 @@ def command(ctx, revision, repo, recipe_spec, submodule_repo, given, probe_kind,
         _check_writable(snapshot)
     repository = Repository(repo)
     commit = repository.commit(revision)
-    recipe = find_recipe(recipe_spec, repository, commit.sha, submodule_repo=submodule_repo, given=given, kind=probe_kind)
+    recipe = find_recipe(recipe_spec, repository, commit.sha, submodule_repo=submodule_repo, given=given, kind=probe_kind,
+                         command=command_line)
     if not quiet:
         click.echo(f"{commit.sha[:10]} {plain(commit.subject, 100)}: recipe {plain(recipe.name, 60)}", err=True)
     log = cache_dir() / "logs" / f"{commit.sha}-{os.getpid()}.log"

@@ -15,13 +15,14 @@ from bisect_recompute.errors import UsageError
 from bisect_recompute.history.repository import Repository, repository_path
 from bisect_recompute.probe.bridge import BridgeRecipe
 from bisect_recompute.probe.bridge_commits import SUBMODULE, BridgeCommits
+from bisect_recompute.probe.command.run import CommandRecipe
 from bisect_recompute.probe.golden import GoldenRecipe, find_golden
 from bisect_recompute.probe.recipe import Recipe, RecipeFunction, Thresholds, load_recipe, parse_recipe, shipped_recipes
 
 
 def find_recipe(
     spec: str, repository: Repository, *revisions: str, submodule_repo: Path | None = None, given: Sequence[str] = (),
-    kind: str = "simulate",
+    kind: str = "simulate", command: str | None = None,
 ) -> Recipe | RecipeFunction | GoldenRecipe:
     """A file, a shipped recipe, or a recipe function that the repository has at the last of ``revisions``.
 
@@ -31,6 +32,12 @@ def find_recipe(
     Raises UsageError: no such recipe, malformed, several functions of that name (they are listed), what cannot be known at
     one of ``revisions``, or a YAML recipe where one has no Megatron Core: the installed one would be measured.
     """
+    if (kind == "command") != (command is not None):
+        raise UsageError("--probe command and --command 'TRAIN ...' go together")
+    if command is not None and not given and not submodule_repo:
+        recipe = CommandRecipe(command, spec)
+        recipe.words()
+        return recipe
     recipe = (find_golden if kind == "golden" else _find)(spec, repository, revisions[-1])
     pins = _pins(repository, revisions[-1]) if isinstance(recipe, RecipeFunction) else []
     if pins:
@@ -103,6 +110,8 @@ def recipe_options(recipe) -> list[str]:
     """The call's options, besides ``--recipe``, that make the same recipe."""
     if isinstance(recipe, GoldenRecipe):
         return ["--probe", "golden"]
+    if isinstance(recipe, CommandRecipe):
+        return ["--probe", "command", "--command", recipe.command]
     if not isinstance(recipe, BridgeRecipe):
         return []
     return ["--submodule-repo", recipe.core, *(part for key, value in recipe.given for part in ("--set", f"{key}={value}"))]
@@ -116,6 +125,8 @@ def recipe_text(recipe: Recipe | RecipeFunction) -> str:
         return recipe.name
     if isinstance(recipe, GoldenRecipe):
         return yaml.safe_dump({"golden": recipe.path})
+    if isinstance(recipe, CommandRecipe):
+        return yaml.safe_dump({"command": recipe.command, "recipe": recipe.recipe})
     return yaml.safe_dump(recipe.model_dump(exclude_unset=True, exclude={"thresholds"}), sort_keys=False)
 
 
@@ -130,6 +141,8 @@ def recipe_from_text(text: str, is_function: bool, thresholds: Thresholds) -> Re
     data = yaml.safe_load(text)
     if isinstance(data, dict) and "golden" in data:
         return GoldenRecipe(data["golden"], thresholds)
+    if isinstance(data, dict) and "command" in data:
+        return CommandRecipe(data["command"], data["recipe"], thresholds)
     return with_thresholds(parse_recipe(text, "manifest.json", ""), thresholds)
 
 

@@ -25,6 +25,7 @@ RUNS = Path("bisect-recompute-out")
 @options.recipe
 @options.by_name
 @options.probe_kind
+@options.command_line
 @options.question
 @click.option(
     "--first-parent/--all-parents",
@@ -80,6 +81,7 @@ def planned(ctx: click.Context, job: str) -> Plan:
         submodule_repo=asked["submodule_repo"],
         given=asked["given"],
         kind=asked["probe_kind"],
+        command=asked["command_line"],
     )
     threshold = asked["threshold"]
     if threshold is not None:

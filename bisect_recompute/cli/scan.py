@@ -17,6 +17,7 @@ from bisect_recompute.measurement.journal import new_journal
 @options.recipe
 @options.by_name
 @options.probe_kind
+@options.command_line
 @options.questions(direction="any")
 @click.option(
     "--first-parent/--all-parents",

@@ -26,8 +26,9 @@ def cache_dir() -> Path:
 class Worktrees:
     """Slots ``cache_dir/worktrees/<repository>/<n>``, reused by later checkouts and runs. Thread- and process-safe."""
 
-    def __init__(self, repository: Repository, cache_dir: Path):
-        self._repository = repository
+    def __init__(self, repository: Repository, cache_dir: Path, whole: bool = False):
+        """``whole``: all files of any repository."""
+        self._repository, self._whole = repository, whole
         key = hashlib.sha256(os.fsencode(repository.common_dir)).hexdigest()[:16]
         self._folder = Path(cache_dir).absolute() / "worktrees" / key
         self.missing: dict[str, tuple[str, ...]] = {}
@@ -40,7 +41,7 @@ class Worktrees:
         Of a repository with ``megatron/core``: ``megatron/``, ``examples/`` and the files at the root; of any other: all files.
         Submodules are left out. Raises UsageError where the cache cannot be written or a Python file is missing.
         """
-        files = _needed(self._repository.files(sha))
+        files = _needed(self._repository.files(sha), self._whole)
         with self._slot() as folder:
             slot = Slot(folder)
             try:
@@ -87,8 +88,8 @@ class Worktrees:
             return
 
 
-def _needed(files: dict[str, TreeEntry]) -> dict[str, TreeEntry]:
-    core = any(path.startswith("megatron/core/") for path in files)
+def _needed(files: dict[str, TreeEntry], whole: bool) -> dict[str, TreeEntry]:
+    core = not whole and any(path.startswith("megatron/core/") for path in files)
     return {
         path: entry
         for path, entry in files.items()

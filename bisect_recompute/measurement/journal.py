@@ -47,7 +47,7 @@ class Manifest:
     recipe_text: str
     """The recipe's YAML as it was when the run began, or ``module:function``."""
     recipe_function: bool
-    probe: Literal["simulate", "golden"]
+    probe: Literal["simulate", "command", "golden"]
     metric: Literal["memory", "throughput", "any"]
     direction: Literal["worse", "better", "any"]
     memory_threshold: _Percent

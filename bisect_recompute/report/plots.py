@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bisect_recompute.measurement.journal import write_atomically
-from bisect_recompute.measurement.shift import value
+from bisect_recompute.measurement.shift import unit_of, value
 from bisect_recompute.report.text import plain
 from bisect_recompute.verdict.findings import Findings
 
 GIB = 2**30
-METRICS = {"memory": ("peak memory", "GiB", GIB), "throughput": ("throughput", "TFLOP/s/GPU", 1)}
+METRICS = {"memory": "peak memory", "throughput": "throughput"}
 HOW = {"probed": "circle", "equal code": "circle-open", "not measurable": "x", "out of memory": "triangle-up"}
 """How a commit's number came about -> plotly's symbol."""
 MARKS = {"circle": "o", "circle-open": "o", "x": "x", "triangle-up": "^"}
@@ -36,18 +36,20 @@ class Point:
     memory: float | None
     """GiB."""
     throughput: float | None
+    unit: str
+    """Of the throughput."""
 
 
 def points(f: Findings) -> list[Point]:
     run = {result.revision for result in f.probes_run}
-    found = []
+    unit, found = unit_of("throughput", *f.results.values()), []
     for index, result in sorted(f.results.items()):
         commit = f.commit(index)
         how = "probed" if commit.sha in run else "equal code"
         how = {"oom": "out of memory", "ok": how}.get(result.status, "not measurable")
-        memory, throughput = (value(result, name) for name in METRICS)
+        memory, throughput = value(result, "bytes"), value(result, unit)
         side = f.sides.get(index, "skip" if how == "not measurable" else "")
-        found.append(Point(index, commit.sha, commit.subject, side, how, memory and memory / GIB, throughput))
+        found.append(Point(index, commit.sha, commit.subject, side, how, memory and memory / GIB, throughput, unit))
     return found
 
 
@@ -55,7 +57,7 @@ def over_commits(known: Sequence[Point], metric: str):
     """A plotly figure; hovering shows the commit, the legend switches kinds off."""
     import plotly.graph_objects as go
 
-    name, unit, _ = METRICS[metric]
+    name, unit = METRICS[metric], _unit(known, metric)
     figure = go.Figure()
     measured = [p for p in known if getattr(p, metric) is not None]
     figure.add_scatter(
@@ -81,7 +83,7 @@ def by_category(f: Findings, good: int, bad: int):
     """Stacked bars of what is alive at the peak; None where a side has no measurement."""
     import plotly.graph_objects as go
 
-    sides = [(name, f.results[index].memory) for name, index in (("good", good), ("bad", bad)) if f.results[index].memory]
+    sides = [(name, f.results[index].memory) for name, index in (("good", good), ("bad", bad)) if _categories(f, index)]
     if len(sides) < 2:
         return None
     figure = go.Figure()
@@ -94,6 +96,15 @@ def by_category(f: Findings, good: int, bad: int):
     figure.update_xaxes(title="GiB at the peak of the hottest rank")
     figure.update_yaxes(autorange="reversed")
     return figure
+
+
+def _categories(f: Findings, index: int) -> dict[str, int]:
+    memory = f.results[index].memory
+    return memory.by_category if memory else {}
+
+
+def _unit(known: Sequence[Point], metric: str) -> str:
+    return "GiB" if metric == "memory" else next((p.unit for p in known), "")
 
 
 def _style(figure, title: str, height: int) -> None:
@@ -120,7 +131,7 @@ def write_svg(known: Sequence[Point], path: Path) -> None:
     style = {"svg.fonttype": "none", "svg.hashsalt": "bisect-recompute", "text.parse_math": False, "font.size": 9}
     with matplotlib.rc_context(style):
         figure = Figure(figsize=(9, 4.5), layout="constrained")
-        for axes, (metric, (name, unit, _)) in zip(figure.subplots(2, 1, sharex=True), METRICS.items()):
+        for axes, (metric, name) in zip(figure.subplots(2, 1, sharex=True), METRICS.items()):
             measured = [p for p in known if getattr(p, metric) is not None]
             axes.plot([p.index for p in measured], [getattr(p, metric) for p in measured], color="#888", lw=1, drawstyle="steps-post")
             for how, symbol in HOW.items():
@@ -128,7 +139,7 @@ def write_svg(known: Sequence[Point], path: Path) -> None:
                     here = [p for p in measured if p.how == how and p.side == side]
                     axes.plot([p.index for p in here], [getattr(p, metric) for p in here], MARKS[symbol], color=colour,
                               fillstyle="none" if symbol.endswith("open") else "full")
-            axes.set_ylabel(f"{name} [{unit}]")
+            axes.set_ylabel(f"{name} [{_unit(known, metric)}]")
             axes.grid(axis="y", alpha=0.3)
             axes.ticklabel_format(axis="y", useOffset=False)
         axes.set_xlabel("commit of the range, oldest first; green is good, red is bad")
