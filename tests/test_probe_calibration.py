@@ -113,4 +113,5 @@ def test_overlap_through_user_buffers_on_gb200(tmp_path):
     assert done.returncode == 0, done.stderr
     (only,) = json.loads(done.stdout)["cases"]
     assert abs(only["error_pct"]) < 0.05
-    assert abs(only["allocated_simulated_bytes"] - only["allocated_measured_bytes"]) <= 512
+    # Two of the allocator's smallest blocks: numbers that are logged.
+    assert abs(only["allocated_simulated_bytes"] - only["allocated_measured_bytes"]) <= 1024
