@@ -175,6 +175,17 @@ def test_a_default_that_did_not_reach_the_probe_is_not_the_cause():
     assert [c.field for c in moved.cause.changes] == ["recompute_method"]
 
 
+def test_recompute_settings_are_told_before_others():
+    size = replace(SETTING, field="micro_batch_size", old=1, new=2)
+    f = findings(
+        {-1: 100, 0: 100, 1: 110, 3: 110},
+        **FOUND,
+        recipe=RecipeFunction("recipes.llama", "pretrain"),
+        changes=(changed(1, ("recipe-value",), (size, SETTING)),),
+    )
+    assert [c.field for c in decide(f).cause.changes] == ["recompute_modules", "micro_batch_size"]
+
+
 def test_of_a_probed_recipe_function_only_its_own_changes_are_the_cause():
     other = replace(SETTING, recipe="recipes.llama:other")
     f = findings(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect_recompute.differ.evidence import CommitChanges, SettingChange
+from bisect_recompute.differ.recipes.fields import EFFECTIVE
 from bisect_recompute.probe.recipe import RecipeFunction
 from bisect_recompute.probe.result import ProbeResult
 from bisect_recompute.verdict.findings import Findings
@@ -17,7 +18,8 @@ def cause_of(f: Findings) -> Cause:
     changes = next((c for c in f.changes if c.commit.sha == f.commit(f.culprit).sha), None)
     settings = relevant_settings(f, changes) if changes else ()
     executed = executed_changes(f)
-    settings = tuple(s for s in settings if s.field in executed or not _executed(f, s.field))
+    settings = [s for s in settings if s.field in executed or not _executed(f, s.field)]
+    settings.sort(key=lambda s: s.field not in EFFECTIVE)  # recompute and offload first, else as they come
     return Cause(
         kind=_kind(changes, settings or executed), changes=[change_of(s) for s in settings], tensors=_tensors(f)
     )
