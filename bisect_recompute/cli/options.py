@@ -18,6 +18,7 @@ PROBES = ("simulate", "torchrun", "slurm", "command", "golden")
 THERE = ("simulate", "command", "golden")
 PACKAGES = ("bisect-recompute", "torch", "transformer-engine", "megatron-core")
 MAX_JOBS = 256
+RUNS = Path("bisect-recompute-out")
 
 
 class Finite(click.FloatRange):
@@ -106,6 +107,12 @@ quiet = click.option("--quiet", is_flag=True, help="No progress.")
 no_cache = click.option(
     "--no-cache", is_flag=True, help="Measure everything in this run: take nothing from earlier ones."
 )
+out = click.option(
+    "--out",
+    type=click.Path(path_type=Path, file_okay=False),
+    metavar="DIR",
+    help=f"Folder for the files; default {RUNS}/<run>.",
+)
 jobs = click.option(
     "--jobs", type=click.IntRange(1, MAX_JOBS), metavar="N", help="Probes at once; default 2, 1 on a single core."
 )
@@ -164,3 +171,16 @@ def versions() -> dict[str, str]:
         except importlib.metadata.PackageNotFoundError:
             pass
     return found
+
+
+def over_a_range(direction: str):
+    """What `run` and `scan` have in common, with this default of --direction."""
+
+    def add(function):
+        for option in (
+            quiet, as_json, out, timeout, no_cache, jobs, questions(direction), command_line, probe_kind, by_name, recipe, repo,
+        ):
+            function = option(function)
+        return function
+
+    return add

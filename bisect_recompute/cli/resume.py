@@ -8,7 +8,6 @@ import click
 
 from bisect_recompute.cli import options
 from bisect_recompute.cli.plan import Plan
-from bisect_recompute.cli.run import RUNS
 from bisect_recompute.errors import UsageError
 from bisect_recompute.measurement.journal import MANIFEST, open_journal, read_manifest
 
@@ -39,7 +38,7 @@ def command(ctx, run, jobs, as_json, quiet):
 
 
 def _newest() -> Path:
-    runs = sorted(RUNS.glob(f"*/{MANIFEST}"), key=lambda path: path.stat().st_mtime)
+    runs = sorted(options.RUNS.glob(f"*/{MANIFEST}"), key=lambda path: path.stat().st_mtime)
     if not runs:
-        raise UsageError(f"there is no run under {RUNS}/ here; name its folder: bisect-recompute resume RUN")
+        raise UsageError(f"there is no run under {options.RUNS}/ here; name its folder: bisect-recompute resume RUN")
     return runs[-1].parent

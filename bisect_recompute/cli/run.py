@@ -16,17 +16,10 @@ from bisect_recompute.history.repository import Repository, repository_path
 from bisect_recompute.measurement.journal import MANIFEST, Manifest, new_journal
 from bisect_recompute.probe.recipe import RecipeFunction, Thresholds
 
-RUNS = Path("bisect-recompute-out")
-
 
 @click.command("run", short_help="name the first bad commit of GOOD..BAD")
 @click.argument("span", metavar="GOOD..BAD")
-@options.repo
-@options.recipe
-@options.by_name
-@options.probe_kind
-@options.command_line
-@options.question
+@options.over_a_range(direction="worse")
 @click.option(
     "--first-parent/--all-parents",
     default=False,
@@ -38,17 +31,6 @@ RUNS = Path("bisect-recompute-out")
     help="Find every shift between endpoints that differ, and report the net and each part; follows first parents. "
     "Shifts that cancel each other out are seen by `scan`.",
 )
-@options.jobs
-@options.no_cache
-@options.timeout
-@click.option(
-    "--out",
-    type=click.Path(path_type=Path, file_okay=False),
-    metavar="DIR",
-    help=f"Folder for the files; default {RUNS}/<run>.",
-)
-@options.as_json
-@options.quiet
 @click.pass_context
 def command(ctx, out, jobs, as_json, quiet, **_):
     """Names the first bad commit of GOOD..BAD and why, by simulated training steps of its commits.
@@ -134,12 +116,12 @@ def new_folder(manifest: Manifest) -> Path:
     """Not used by an earlier run. Inside a repository's work tree git is told to leave the runs alone."""
     suffix = "" if manifest.job == "run" else f"-{manifest.job}"
     name = re.sub(r"[^\w.-]+", "-", f"{manifest.good[:10]}-{manifest.bad[:10]}-{manifest.recipe}{suffix}")[:120]
-    folder, number = RUNS / name, 2
+    folder, number = options.RUNS / name, 2
     while (folder / MANIFEST).exists():
-        folder, number = RUNS / f"{name}-{number}", number + 1
+        folder, number = options.RUNS / f"{name}-{number}", number + 1
     try:
-        RUNS.mkdir(exist_ok=True)
-        (RUNS / ".gitignore").write_text("*\n")
+        options.RUNS.mkdir(exist_ok=True)
+        (options.RUNS / ".gitignore").write_text("*\n")
     except OSError as error:
-        raise UsageError(f"cannot use {RUNS.absolute()}: {error.strerror}; give a folder with --out") from None
+        raise UsageError(f"cannot use {options.RUNS.absolute()}: {error.strerror}; give a folder with --out") from None
     return folder

@@ -2,40 +2,22 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import click
 
 from bisect_recompute.cli import options
-from bisect_recompute.cli.run import RUNS, new_folder, planned
+from bisect_recompute.cli.run import new_folder, planned
 from bisect_recompute.measurement.journal import new_journal
 
 
 @click.command("scan", short_help="measure every revision of a range: the timeline, all shifts in it")
 @click.argument("span", metavar="A..B")
-@options.repo
-@options.recipe
-@options.by_name
-@options.probe_kind
-@options.command_line
-@options.questions(direction="any")
+@options.over_a_range(direction="any")
 @click.option(
     "--first-parent/--all-parents",
     default=True,
     help="Follow merges' first parents only (default), or all: a merge then counts as a shift where it is like none "
     "of its parents.",
 )
-@options.jobs
-@options.no_cache
-@options.timeout
-@click.option(
-    "--out",
-    type=click.Path(path_type=Path, file_okay=False),
-    metavar="DIR",
-    help=f"Folder for the files; default {RUNS}/<run>.",
-)
-@options.as_json
-@options.quiet
 @click.pass_context
 def command(ctx, out, jobs, as_json, quiet, **_):
     """Measures every distinct revision of A..B, coarse to fine, and lists every shift in it.
