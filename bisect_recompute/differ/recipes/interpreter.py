@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from bisect_recompute.differ.recipes.attributes import Attributes
 from bisect_recompute.differ.recipes.calls import Calls
 from bisect_recompute.differ.recipes.classes import Classes
 from bisect_recompute.differ.recipes.expressions import Expressions
@@ -37,7 +38,7 @@ class Failed(Exception):
     """The function could not be evaluated. The message says why."""
 
 
-class Interpreter(Statements, Expressions, Calls, Classes, Library, Launcher, Modules, Memos, Replays, State):
+class Interpreter(Statements, Expressions, Calls, Classes, Attributes, Library, Launcher, Modules, Memos, Replays, State):
     def __init__(self, world: World):
         super().__init__()
         self.world = world
