@@ -92,16 +92,19 @@ def _core(repository: Repository, path: str, given: Path | None) -> str:
     return repository_path(clone)
 
 
+_GROUPS = ("model", "parallel", "training", "hardware", "ddp")
+
+
 def _stated(given: Sequence[str]) -> tuple[tuple[str, str], ...]:
     pairs = []
     for text in given:
         key, equals, value = text.partition("=")
-        if not equals or "." not in key:
-            raise UsageError(f"--set {text}: write GROUP.FIELD=VALUE, as model.ffn_hidden_size=28672")
+        if not equals or key.partition(".")[0] not in _GROUPS or not key.partition(".")[2]:
+            raise UsageError(f"--set {text[:200]}: write GROUP.FIELD=VALUE, as model.ffn_hidden_size=28672; groups are {', '.join(_GROUPS)}")
         try:
             yaml.safe_load(value)
-        except yaml.YAMLError:
-            raise UsageError(f"--set {text}: the value is no YAML") from None
+        except (yaml.YAMLError, ValueError, RecursionError):
+            raise UsageError(f"--set {text[:200]}: the value is no YAML") from None
         pairs.append((key, value))
     return tuple(sorted(dict(pairs).items()))
 

@@ -59,7 +59,7 @@ class BridgeCommits:
         self._configs = WholeConfigs(repository.read_blob, published, WANTED)
         self._lock = threading.Lock()
         self._known: dict[str, BridgeCommit | UsageError] = {}
-        self._trees: dict[tuple[str, str], Mapping[str, str]] = {}
+        self._trees = _Trees(self.core)
 
     def at(self, sha: str) -> BridgeCommit:
         """Raises UsageError, one line: what cannot be known, simulated or found, and how to mend it."""
@@ -95,13 +95,9 @@ class BridgeCommits:
     def tree(self, sha: str) -> Mapping[str, str]:
         """Path -> blob id of what a probe of the commit can depend on: the pinned Megatron-LM, and the settings."""
         try:
-            here = self.at(sha)
+            return self._trees.of(self.at(sha))
         except UsageError:
             return {}
-        key = here.core, here.digest
-        if key not in self._trees:
-            self._trees[key] = _tree(self.core, here)
-        return self._trees[key]
 
     def changes(self, commits: Iterable[Commit]) -> list[CommitChanges]:
         """What each commit does to this recipe: its settings of any kind, and the pinned Megatron-LM."""
@@ -125,20 +121,31 @@ class InsideBump:
     """Commits of Megatron-LM itself, all with the settings that one commit of Bridge has."""
 
     def __init__(self, core: Repository, outer: BridgeCommit):
-        self.core, self._outer = core, outer
+        self.core, self._outer, self._trees = core, outer, _Trees(core)
 
     def at(self, sha: str) -> BridgeCommit:
         return replace(self._outer, core=sha)
 
     def tree(self, sha: str) -> Mapping[str, str]:
-        return _tree(self.core, self.at(sha))
+        return self._trees.of(self.at(sha))
 
     def changes(self, commits: Sequence[Commit]) -> list[CommitChanges]:
         return recompute_changes(self.core, commits)
 
 
-def _tree(core: Repository, here: BridgeCommit) -> Mapping[str, str]:
-    return {**core.tree(here.core), SETTINGS: here.digest}
+class _Trees:
+    """One mapping for all commits that have the same files and settings; do not change it."""
+
+    def __init__(self, core: Repository):
+        self._core = core
+        self._known: dict[tuple[int, str], tuple[Mapping[str, str], Mapping[str, str]]] = {}
+
+    def of(self, here: BridgeCommit) -> Mapping[str, str]:
+        files = self._core.tree(here.core)  # the very same mapping for the same files; kept, so that its id stays taken
+        key = id(files), here.digest
+        if key not in self._known:
+            self._known[key] = files, {**files, SETTINGS: here.digest}
+        return self._known[key][1]
 
 
 def _setting_changes(recipe: str, old: WholeConfig, new: WholeConfig) -> Iterable[SettingChange]:

@@ -148,19 +148,23 @@ def _field(interpreter: Interpreter, owner: Any, name: str) -> FieldState:
 def _class_default(interpreter: Interpreter, owner: Obj, name: str) -> Any:
     if not isinstance(owner.cls, Class) or name not in names.EFFECTIVE:
         return None
-    slot = interpreter.class_slot(owner.cls, name)
-    if slot is MISSING or isinstance(slot[0], (Unknown, Func)):
-        return None
     try:
-        value = slot[0]
-        factory = getattr(value, "factory", MISSING)
-        if factory is not MISSING:
-            value = interpreter.call(factory, [], {})
-        elif hasattr(value, "default"):
-            value = value.default
-        return plain(value)
+        return plain(class_default(interpreter, owner.cls, name))
     except NotKnown:
         return None
+
+
+def class_default(interpreter: Interpreter, cls: Class, name: str) -> Any:
+    """The evaluated program's value that a new instance has; None where the class says nothing of the kind."""
+    slot = interpreter.class_slot(cls, name)
+    if slot is MISSING or isinstance(slot[0], (Unknown, Func)):
+        return None
+    value = slot[0]
+    factory = getattr(value, "factory", MISSING)
+    if factory is not MISSING:
+        return interpreter.call(factory, [], {})
+    value = getattr(value, "default", value)
+    return None if value is MISSING else value
 
 
 def plain(value: Any) -> Any:

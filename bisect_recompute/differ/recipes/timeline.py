@@ -73,9 +73,7 @@ def _at(repository: Repository, sha: Optional[str]) -> Revision:
 
 
 def _jump(repository: Repository, revision: Revision, sha: Optional[str]) -> None:
-    target = repository.tree(sha) if sha else {}
-    paths = revision.world.tree.keys() | target.keys()
-    revision.move([(path, target.get(path)) for path in paths])
+    revision.move(revision.world.differences(repository.tree(sha) if sha else {}))
 
 
 def step(revision: Revision, changed: Sequence[tuple[str, Optional[str]]]) -> RecipeChanges:

@@ -8,10 +8,10 @@ from typing import Any, Optional
 
 from bisect_recompute.differ.recipes.fields import UNSET, FieldState
 from bisect_recompute.differ.recipes.interpreter import Failed, Interpreter
-from bisect_recompute.differ.recipes.recipes import cells_of_file, plain
+from bisect_recompute.differ.recipes.recipes import cells_of_file, class_default, plain
 from bisect_recompute.differ.recipes.state import Raised
 from bisect_recompute.differ.recipes.values import (
-    MISSING, PUBLISHED, TAINT, Class, External, Func, NotKnown, Obj, Unknown, describe, is_primitive,
+    MISSING, PUBLISHED, TAINT, Class, External, NotKnown, Obj, Unknown, describe, is_primitive,
 )
 from bisect_recompute.differ.recipes.world import World
 from bisect_recompute.errors import UsageError
@@ -50,8 +50,7 @@ class _World(World):
 
     def go_to(self, tree: Mapping[str, str]) -> bool:
         """Whether what was consulted may be different there: files came or went, or one of these has changed."""
-        here = self.tree
-        moved = self.move([(path, tree.get(path)) for path in here.keys() | tree.keys() if here.get(path) != tree.get(path)])
+        moved = self.move(self.differences(tree))
         return bool(moved) and (self.modules_at == self.epoch or not self.consulted.isdisjoint(moved))
 
 
@@ -191,16 +190,7 @@ def _default(interpreter: Interpreter, slot: Any, cls: Class | None, name: str) 
     try:
         if slot is not None and not isinstance(slot[0], Unknown):
             return _value(slot[0])
-        found = interpreter.class_slot(cls, name) if cls is not None else MISSING
-        if found is MISSING or isinstance(found[0], (Unknown, Func)):
-            return None
-        value = found[0]
-        factory = getattr(value, "factory", MISSING)
-        if factory is not MISSING:
-            value = interpreter.call(factory, [], {})
-        elif hasattr(value, "default"):
-            value = value.default
-        return None if value is MISSING else _value(value)
+        return _value(class_default(interpreter, cls, name)) if cls is not None else None
     except (NotKnown, Raised):
         return None
 

@@ -61,6 +61,11 @@ class World:
                 self.modules_at = self.epoch
         return paths
 
+    def differences(self, tree: Mapping[str, str]) -> list[tuple[str, Optional[str]]]:
+        """(path, blob or None) of all that ``move`` has to be given to get to a tree."""
+        here = self.tree
+        return [(path, tree.get(path)) for path in here.keys() | tree.keys() if here.get(path) != tree.get(path)]
+
     def _count(self, path: str, step: int) -> None:
         parts = path.split("/")[:-1]
         for depth in range(1, len(parts) + 1):
