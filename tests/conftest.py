@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import os
+
 import pytest
 from gitrepo import GitRepo
 from hypothesis import settings
@@ -7,6 +9,15 @@ from hypothesis import settings
 # A busy machine is no failure.
 settings.register_profile("project", deadline=None)
 settings.load_profile("project")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def cache(tmp_path_factory):
+    """Nothing of what tests keep goes into the user's own cache."""
+    with pytest.MonkeyPatch.context() as patch:
+        if "BISECT_RECOMPUTE_CACHE" not in os.environ:
+            patch.setenv("BISECT_RECOMPUTE_CACHE", str(tmp_path_factory.mktemp("cache")))
+        yield
 
 
 @pytest.fixture

@@ -73,6 +73,20 @@ def copy_of(copy: GitRepo, original: GitRepo) -> GitRepo:
     return copy
 
 
+def test_what_is_kept_is_the_same_and_what_a_partial_clone_lacks_is_not_kept(repos, tmp_path):
+    bridge, core = repos
+    more = ("--submodule-repo", core.path)
+    fresh = document(repos, tmp_path / "other", *more, "--no-cache")
+    assert not list((tmp_path / "other").rglob("*.sqlite"))
+    poor = copy_of(bridge.clone(tmp_path / "poor", "--no-checkout", "--filter=blob:none"), bridge)
+    assert document((poor, core), tmp_path, *more) != fresh
+    assert document(repos, tmp_path, *more) == fresh
+    assert document((poor, core), tmp_path, *more) == fresh
+    for path in tmp_path.rglob("*.sqlite"):
+        path.write_bytes(b"no table")
+    assert document(repos, tmp_path, *more) == fresh
+
+
 def test_commits_that_the_clone_lacks_are_told(repos, tmp_path):
     stranger = GitRepo(tmp_path / "stranger")
     stranger.commit("x", {"a": ""})

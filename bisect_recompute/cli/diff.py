@@ -29,8 +29,9 @@ def command(span, repo, recipes, wanted, first_parent, submodule_repo, no_cache,
     submodule = Repository(submodule_repo) if submodule_repo else None
     found = repository.range(span, first_parent=first_parent)
     settings = recipe_changes(repository, found.commits, use_cache=not no_cache)
-    source = recompute_changes(repository, found.commits)
-    moved = {} if recipes else expand_submodules(repository, found.commits, submodule)
+    source = recompute_changes(repository, found.commits, use_cache=not no_cache)
+    moving = [] if recipes else [c.commit for c in source if "submodule" in c.kinds]
+    moved = expand_submodules(repository, moving, submodule, use_cache=not no_cache)
     entries = [
         {**_entry(c, s, e, recipes, wanted), "submodules": [_bump(*each) for each in moved.get(c.sha, ())]}
         for c, s, e in zip(found.commits, settings, source)

@@ -15,6 +15,7 @@ PARTS = {
     "worktrees": "checkouts of commits",
     "bytecode": "compiled code of commits",
     "recipes": "what the differ found in recipes",
+    "source": "what the differ found in source",
     "hook": "answers given to `git bisect run`",
     "logs": "output of single probes",
     "demo": "the demo's history",

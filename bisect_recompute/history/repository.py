@@ -39,6 +39,8 @@ class Repository:
             raise UsageError(f"{path} is a shallow clone, its history ends early: run `git -C {path} fetch --unshallow`")
         self.common_dir = Path(os.path.realpath(self.git_dir / self._git.line("rev-parse", "--git-common-dir")))
         """Where the objects are: the same for all work trees of one clone."""
+        self.lacks_files = False
+        """A file that was asked for is not in the clone (a partial clone): what was made of others may be wrong."""
         self._objects = Objects(self._git)
         self._entries: dict[str, list[TreeEntry]] = {}
         self._trees: dict[tuple[str, str], dict[str, str]] = {}
@@ -95,6 +97,7 @@ class Repository:
     def read_blob(self, blob: str) -> bytes | None:
         """The content of a file; None where the clone lacks it (partial clone)."""
         found = self._objects.read(blob)
+        self.lacks_files |= found is None
         return None if found is None else found[1]
 
     def changed_paths(self, commit: Commit) -> list[ChangedPath]:
