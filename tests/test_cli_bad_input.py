@@ -117,8 +117,8 @@ def test_recipe_functions_that_are_not_there_or_many(run, repo, shas):
 
 
 def test_a_probe_that_is_not_there_yet(run, shas):
-    assert run("HEAD~1..HEAD", "--probe", "torchrun") == (
-        "--probe torchrun is not there yet; this version has simulate, command, golden"
+    assert run("HEAD~1..HEAD", "--probe", "slurm") == (
+        "--probe slurm is not there yet; this version has simulate, torchrun, command, golden"
     )
 
 

@@ -62,26 +62,31 @@ def probe(repo, commit, tmp_path):
             cache=tmp_path / "cache",
         )
         assert done.returncode == status, done.stderr
-        assert left() == [] and not list(tmp_path.rglob("pwned"))
+        assert left(tmp_path) == [] and not list(tmp_path.rglob("pwned"))
         return json.loads(done.stdout)
 
     return probe
 
 
-def left():
+def is_of(environ, folder):
+    """Started by a probe whose cache is in the folder."""
+    return "BISECT_RECOMPUTE_PROBE" in environ and environ.get("BISECT_RECOMPUTE_CACHE", "").startswith(str(folder))
+
+
+def left(folder):
     """Processes of a probe's command that are still there."""
     found = []
     for process in psutil.process_iter():
         try:
-            if "BISECT_RECOMPUTE_PROBE" in process.environ() and process.status() != psutil.STATUS_ZOMBIE:
+            if is_of(process.environ(), folder) and process.status() != psutil.STATUS_ZOMBIE:
                 found.append(process)
         except psutil.Error:
             pass
     return found
 
 
-def stray():
-    return [process for process in left() if "time.sleep(600)" in " ".join(process.cmdline())]
+def stray(tmp_path):
+    return [process for process in left(tmp_path) if "time.sleep(600)" in " ".join(process.cmdline())]
 
 
 def test_log_lines(probe):
@@ -142,12 +147,12 @@ def test_ctrl_c_leaves_nothing(repo, commit, tmp_path):
     )
     try:
         end = time.monotonic() + 60
-        while not stray() and time.monotonic() < end:
+        while not stray(tmp_path) and time.monotonic() < end:
             time.sleep(0.2)
-        assert stray(), "what the command started in a session of its own"
+        assert stray(tmp_path), "what the command started in a session of its own"
         process.send_signal(signal.SIGINT)
         _, err = process.communicate(timeout=60)
-        assert process.returncode == 130 and left() == [], err
+        assert process.returncode == 130 and left(tmp_path) == [], err
     finally:
         process.kill()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
+import importlib.util
 import json
 import os
 import platform
@@ -23,6 +24,8 @@ from bisect_recompute.history.git import Git, GitFailed
 from bisect_recompute.history.worktree import cache_dir
 
 SIMULATE = ("torch", "megatron-core", "transformer-engine", "einops", "numpy")
+GPUS = "/proc/driver/nvidia/gpus"
+"""The driver's list of them."""
 DISK = 2 * 2**30
 """Room in bytes that a few checkouts of Megatron-LM and compiled code want."""
 
@@ -60,7 +63,17 @@ def examine() -> Iterator[Check]:
     wanted = _wanted()
     for name in SIMULATE:
         yield _package(name, wanted.get(name))
+    yield _torchrun()
     yield from _cache()
+
+
+def _torchrun() -> Check:
+    fix = "pip install 'bisect-recompute[simulate]', with the torch build of your CUDA version for GPUs"
+    if importlib.util.find_spec("torch") is None:
+        return Check("torchrun probe", False, "torch is not installed", fix)
+    gpus = len(os.listdir(GPUS)) if os.path.isdir(GPUS) else 0
+    found = f"{gpus} GPU{'s' * (gpus > 1)}" if gpus else "no GPU: trains on the processor with gloo, measures step time but no GPU memory"
+    return Check("torchrun probe", True, found)
 
 
 def _git() -> Check:

@@ -83,6 +83,7 @@ def command(
         memory_threshold=recipe.thresholds.memory,
         throughput_threshold=recipe.thresholds.throughput,
         timeout=timeout,
+        torchrun=options.torchrun_settings(probe_kind, recipe),
         versions=options.versions(),
     )
     head = repository.commit("HEAD")
@@ -138,7 +139,7 @@ def _judge(repository: Repository, recipe: Recipe | RecipeFunction, manifest: Ma
     from bisect_recompute.cli.interrupt import interruptible
     from bisect_recompute.cli.measurer import Recorder, measurer_of
 
-    with interruptible(), measurer_of(repository, recipe, manifest.recipe_spec, manifest.timeout) as measurer:
+    with interruptible(), measurer_of(repository, recipe, manifest.recipe_spec, manifest.timeout, manifest.torchrun) as measurer:
         recorder = Recorder(measurer, journal)
         try:
             if limits:

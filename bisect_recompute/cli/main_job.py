@@ -28,7 +28,7 @@ def work(plan: Plan, out: Path, opened: AbstractContextManager[Journal], jobs: i
     try:
         with interruptible(), opened as journal, kept_for_resume(resume_command(out)):
             manifest = plan.manifest
-            with measurer_of(plan.repository, plan.recipe, manifest.recipe_spec, manifest.timeout) as measurer:
+            with measurer_of(plan.repository, plan.recipe, manifest.recipe_spec, manifest.timeout, manifest.torchrun) as measurer:
                 with screen(plan, jobs, quiet) as progress:
                     findings = investigate(plan, journal, measurer, jobs, progress.on_event)
                 findings = inside(findings, plan, journal, measurer, jobs, quiet)

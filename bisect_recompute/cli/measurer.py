@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import shlex
+import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -25,12 +26,16 @@ from bisect_recompute.probe.golden import GoldenRecipe, read_golden
 from bisect_recompute.probe.recipe import LaunchRecipe, Recipe, RecipeFunction
 from bisect_recompute.probe.result import ProbeResult
 from bisect_recompute.probe.simulate.client import Simulator
+from bisect_recompute.probe.torchrun.run import TorchrunSettings, run_torchrun
 from bisect_recompute.report.mask import mask, mask_file
 
 
 class Measurer:
     """Of a repository's own commits. Calls are thread-safe. A context manager: no process that it started outlives it,
     no late result is kept."""
+
+    repeatable = True
+    """The same code measures the same at any time: later runs take what earlier ones measured."""
 
     def __init__(self, repository: Repository, recipe, recipe_spec: str):
         self._repository, self._recipe, self._recipe_spec = repository, recipe, recipe_spec
@@ -164,8 +169,47 @@ class Simulated(Measurer):
         self._simulator.close()
 
 
-def measurer_of(repository: Repository, recipe, recipe_spec: str, timeout: float) -> Measurer:
-    """Which kind it is the recipe says. ``timeout``: seconds of one probe."""
+class Trained(Simulated):
+    """Trains each commit's code for real, with torchrun on this machine; one at a time, as each wants all of it."""
+
+    repeatable = False
+
+    def __init__(self, repository: Repository, recipe: Recipe | RecipeFunction, recipe_spec: str, timeout: float,
+                 settings: TorchrunSettings, bridge: InsideBump | None = None):
+        super().__init__(repository, recipe, recipe_spec, timeout, bridge=bridge)
+        self._settings, self._timeout = settings, timeout
+        self._commands, self._alone = Commands(timeout), threading.Lock()
+
+    def warm_up(self) -> None:
+        """Every run has processes of its own."""
+
+    def _simulate(self, recipe, code: str, sha: str, log: Path, snapshot: Path | None) -> ProbeResult:
+        with self._alone, self._worktrees.checkout(code) as tree:
+            return run_torchrun(
+                self._commands, self._settings, recipe, tree, self.code.tree(code), cache_dir() / "bytecode", sha,
+                log.absolute(), self.command(sha),
+            )
+
+    def inside(self, outer: BridgeCommit) -> Simulated:
+        core = self._bridge.core
+        inner = Trained(core, outer.recipe, self._recipe_spec, self._timeout, self._settings, InsideBump(core, outer))
+        inner._commands = self._commands  # this one ends what they start
+        return inner
+
+    def command(self, sha: str) -> str:
+        return f"{super().command(sha)} {shlex.join(self._settings.options())}"
+
+    def close(self) -> None:
+        self._commands.close()
+        super().close()
+
+
+def measurer_of(
+    repository: Repository, recipe, recipe_spec: str, timeout: float, torchrun: TorchrunSettings | None = None
+) -> Measurer:
+    """Which kind it is the recipe says, and ``torchrun``. ``timeout``: seconds of one probe."""
+    if torchrun:
+        return Trained(repository, recipe, recipe_spec, timeout, torchrun)
     if isinstance(recipe, GoldenRecipe):
         return Golden(repository, recipe, recipe_spec)
     if isinstance(recipe, CommandRecipe):
@@ -179,7 +223,7 @@ class Recorder:
     def __init__(self, measurer: Measurer, journal: Journal):
         self._measurer, self._journal = measurer, journal
         self._same_code, self._added = SameCode(measurer.tree), 0
-        self._store = Store(cache_dir(), measurer.recipe_text) if journal.manifest.reuse else None
+        self._store = Store(cache_dir(), measurer.recipe_text) if journal.manifest.reuse and measurer.repeatable else None
         self._earlier = SameCode(measurer.tree)
         for entry in self._store.entries() if self._store else ():
             self._earlier.add_entry(*entry)

@@ -13,9 +13,11 @@ import click
 
 from bisect_recompute.errors import UsageError
 from bisect_recompute.measurement.journal import TIMEOUT
+from bisect_recompute.probe.recipe import LaunchRecipe, Recipe
+from bisect_recompute.probe.torchrun.run import TorchrunSettings, fitted
 
 PROBES = ("simulate", "torchrun", "slurm", "command", "golden")
-THERE = ("simulate", "command", "golden")
+THERE = ("simulate", "torchrun", "command", "golden")
 PACKAGES = ("bisect-recompute", "torch", "transformer-engine", "megatron-core")
 MAX_JOBS = 256
 RUNS = Path("bisect-recompute-out")
@@ -72,7 +74,8 @@ probe_kind = click.option(
     default="simulate",
     show_default=True,
     callback=_there,
-    help="How to measure a commit: simulate a step of it, run a command on it, or read the golden values of its tests.",
+    help="How to measure a commit: simulate a step of it, train it for real on this machine, run a command on it, or read the golden "
+    "values of its tests.",
 )
 
 
@@ -82,6 +85,35 @@ command_line = click.option(
     metavar="'TRAIN ...'",
     help="With --probe command: what to run in the commit's files. {commit}, {worktree}, {out} and {recipe} are filled in.",
 )
+
+
+def torchrun(function):
+    """--nproc, --iterations and --hang-after: of --probe torchrun."""
+    for option in (
+        click.option("--hang-after", type=Finite(*TIMEOUT), metavar="SECONDS",
+                     help="With --probe torchrun: a run that gives no sign of life for so long is ended; default 60."),
+        click.option("--iterations", type=click.IntRange(4, 10_000), metavar="N",
+                     help="With --probe torchrun: iterations to train, the first half is warm-up; default 20."),
+        click.option("--nproc", type=click.IntRange(1, 64), metavar="N",
+                     help="With --probe torchrun: processes, one per GPU; default: the recipe's own number."),
+    ):
+        function = option(function)
+    return function
+
+
+def torchrun_settings(
+    kind: str, recipe, nproc: int | None = None, iterations: int | None = None, hang_after: float | None = None
+) -> TorchrunSettings | None:
+    """None for other kinds of probes. Raises UsageError: the options do not fit the kind or the recipe."""
+    if kind != "torchrun":
+        if (nproc, iterations, hang_after) != (None, None, None):
+            raise UsageError("--nproc, --iterations and --hang-after are for --probe torchrun")
+        return None
+    if isinstance(recipe, LaunchRecipe):
+        raise UsageError("--probe torchrun trains model recipes; run a launch command with --probe command --command 'torchrun ...'")
+    if isinstance(recipe, Recipe):
+        fitted(recipe, nproc)
+    return TorchrunSettings(nproc, iterations or TorchrunSettings.iterations, hang_after or TorchrunSettings.hang_after)
 
 
 def by_name(function):
@@ -178,7 +210,7 @@ def over_a_range(direction: str):
 
     def add(function):
         for option in (
-            quiet, as_json, out, timeout, no_cache, jobs, questions(direction), command_line, probe_kind, by_name, recipe, repo,
+            quiet, as_json, out, timeout, no_cache, jobs, questions(direction), torchrun, command_line, probe_kind, by_name, recipe, repo,
         ):
             function = option(function)
         return function

@@ -33,13 +33,15 @@ SHOWN = 8
 @options.by_name
 @options.probe_kind
 @options.command_line
+@options.torchrun
 @options.timeout
 @click.option("--snapshot", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE",
               help="Write the step as a PyTorch memory snapshot (a pickle for pytorch.org/memory_viz).")
 @options.as_json
 @options.quiet
 @click.pass_context
-def command(ctx, revision, repo, recipe_spec, submodule_repo, given, probe_kind, command_line, timeout, snapshot, as_json, quiet):
+def command(ctx, revision, repo, recipe_spec, submodule_repo, given, probe_kind, command_line, nproc, iterations, hang_after, timeout,
+            snapshot, as_json, quiet):
     """Measures one commit (default HEAD): a simulated training step of its code, or what --probe says.
 
     Exit code: 0 measured (out of memory is a measurement), 2 the call was wrong, 5 the commit cannot be probed.
@@ -55,10 +57,11 @@ def command(ctx, revision, repo, recipe_spec, submodule_repo, given, probe_kind,
     commit = repository.commit(revision)
     recipe = find_recipe(recipe_spec, repository, commit.sha, submodule_repo=submodule_repo, given=given, kind=probe_kind,
                          command=command_line)
+    torchrun = options.torchrun_settings(probe_kind, recipe, nproc, iterations, hang_after)
     if not quiet:
         click.echo(f"{commit.sha[:10]} {plain(commit.subject, 100)}: recipe {plain(recipe.name, 60)}", err=True)
     log = cache_dir() / "logs" / f"{commit.sha}-{os.getpid()}.log"
-    with interruptible(), measurer_of(repository, recipe, recipe_spec, timeout) as measurer:
+    with interruptible(), measurer_of(repository, recipe, recipe_spec, timeout, torchrun) as measurer:
         result = measurer.measure(commit.sha, log, snapshot)
     print(json.dumps(document(result), indent=2)) if as_json else show(result, recipe)
     ctx.exit(0 if result.status in ("ok", "oom") else 5)
@@ -87,7 +90,7 @@ def show(result: ProbeResult, recipe) -> None:
         console.print(Text(f"{result.status} at {result.stage}: {plain(result.reason, 400)}", style="bold red"))
         console.print(Text(f"  log {result.log}", style="dim"))
         return
-    for line in (*_memory(result, recipe), *_throughput(result), *_breakdown(result.memory), *_proof(result)):
+    for line in (*_memory(result, recipe), *_throughput(result), *_resident(result), *_breakdown(result.memory), *_proof(result)):
         console.print(line)
 
 
@@ -118,6 +121,11 @@ def _throughput(result: ProbeResult) -> list[Text]:
     unit = unit_of("throughput", result)
     how = f" (a model): {_split(result.throughput)}" if result.probe == "simulate" else ""
     return [Text(f"throughput  {amount(value(result, unit), unit)}, {result.throughput.step_seconds:.3g} s a step{how}")]
+
+
+def _resident(result: ProbeResult) -> list[Text]:
+    ranks = ", ".join(f"{rank}: {amount(size, 'bytes')}" for rank, size in result.resident_bytes.items())
+    return [Text(f"host memory {ranks} (peak resident set size, by rank)")] if ranks else []
 
 
 def _split(throughput: Throughput) -> str:

@@ -65,6 +65,7 @@ def planned(ctx: click.Context, job: str) -> Plan:
         kind=asked["probe_kind"],
         command=asked["command_line"],
     )
+    torchrun = options.torchrun_settings(asked["probe_kind"], recipe, asked["nproc"], asked["iterations"], asked["hang_after"])
     threshold = asked["threshold"]
     if threshold is not None:
         recipe = with_thresholds(recipe, Thresholds(memory=threshold, throughput=threshold))
@@ -83,16 +84,17 @@ def planned(ctx: click.Context, job: str) -> Plan:
         memory_threshold=recipe.thresholds.memory,
         throughput_threshold=recipe.thresholds.throughput,
         timeout=asked["timeout"],
+        torchrun=torchrun,
         job=job,
         reuse=not asked["no_cache"],
         all_shifts=all_shifts,
-        reproduce=_call(repository, commits, recipe, ctx, job),
+        reproduce=_call(repository, commits, recipe, ctx, job, torchrun),
         versions=options.versions(),
     )
     return Plan(repository, commits, recipe, manifest)
 
 
-def _call(repository: Repository, commits, recipe, ctx: click.Context, job: str) -> str:
+def _call(repository: Repository, commits, recipe, ctx: click.Context, job: str, torchrun) -> str:
     call = [
         "bisect-recompute",
         job,
@@ -103,6 +105,7 @@ def _call(repository: Repository, commits, recipe, ctx: click.Context, job: str)
         ctx.params["recipe_spec"],
     ]
     call += recipe_options(recipe)
+    call += torchrun.options() if torchrun else []
     for name in ("metric", "threshold", "direction", "timeout"):
         if ctx.get_parameter_source(name) == click.core.ParameterSource.COMMANDLINE:
             call += [f"--{name}", f"{ctx.params[name]}"]

@@ -36,7 +36,7 @@ def work(plan: Plan, out: Path, opened: AbstractContextManager[Journal], jobs: i
     stopped = False
     results: dict[int, ProbeResult] = {}
     with interruptible(), opened as journal, kept_for_resume(resume_command(out)):
-        measurer = measurer_of(plan.repository, plan.recipe, plan.manifest.recipe_spec, plan.manifest.timeout)
+        measurer = measurer_of(plan.repository, plan.recipe, plan.manifest.recipe_spec, plan.manifest.timeout, plan.manifest.torchrun)
         try:
             with measurer:
                 with screen(plan, jobs, quiet) as progress:

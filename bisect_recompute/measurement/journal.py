@@ -15,13 +15,14 @@ from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Optional
 
 from filelock import FileLock, Timeout
 from pydantic import Field, TypeAdapter, ValidationError
 
 from bisect_recompute.errors import UsageError
 from bisect_recompute.probe.result import ProbeResult
+from bisect_recompute.probe.torchrun.run import TorchrunSettings
 
 MANIFEST, PROBES, LOCK = "manifest.json", "probes.jsonl", ".lock"
 TIMEOUT = (1, 86_400)
@@ -47,7 +48,7 @@ class Manifest:
     recipe_text: str
     """The recipe's YAML as it was when the run began, or ``module:function``."""
     recipe_function: bool
-    probe: Literal["simulate", "command", "golden"]
+    probe: Literal["simulate", "torchrun", "command", "golden"]
     metric: Literal["memory", "throughput", "any"]
     direction: Literal["worse", "better", "any"]
     memory_threshold: _Percent
@@ -55,6 +56,8 @@ class Manifest:
     throughput_threshold: _Percent
     timeout: Annotated[float, Field(ge=TIMEOUT[0], le=TIMEOUT[1])]
     """Seconds that one probe may take."""
+    torchrun: Optional[TorchrunSettings] = None
+    """Of that kind of probe."""
     job: Literal["run", "scan"] = "run"
     """The command that began it, and that `resume` goes on with."""
     reuse: bool = True

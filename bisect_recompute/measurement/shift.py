@@ -59,6 +59,8 @@ def compare(
 def _shift(name, good, bad, threshold, metric, direction) -> Shift:
     unit = unit_of(name, good, bad)
     before, after = value(good, unit), value(bad, unit)
+    if name == "memory" and good.status == bad.status == "oom":
+        before = after = None  # each needs at least that: which one needs more is not known
     change = 100.0 * (after - before) / before if before and after is not None else None
     asked = metric in ("any", name)
     signs = {"worse": (_WORSE[name],), "better": (-_WORSE[name],), "any": (1, -1)}[direction]

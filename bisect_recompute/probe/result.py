@@ -48,7 +48,9 @@ class MemoryUse:
     """Reserved when ``peak_bytes`` was allocated: the difference is fragmentation."""
     tensors: tuple[LiveTensors, ...] = ()
     iteration_peaks: tuple[int, ...] = ()
-    """Peak of each simulated iteration of the hottest rank, as it would be logged."""
+    """Peak of each iteration of the hottest rank, as it would be logged."""
+    device_bytes: int | None = None
+    """All that is in use on the hottest rank's GPU, measured: with the CUDA context, NCCL's buffers and other processes."""
 
 
 @dataclass(frozen=True)
@@ -114,6 +116,8 @@ class ProbeResult:
     """The TransformerConfig that the commit's code ended up with, its own defaults and corrections included: every field
     with a plain value, enum members by name."""
     log: str | None = None
+    resident_bytes: dict[int, int] = field(default_factory=dict)
+    """Rank -> peak resident set size of its process: the host's memory, not a GPU's. Only of real training."""
     by_machine: bool = False
     """It may be the machine that ended the probe, not the commit's code: killed, or out of time with little of a processor."""
     notes: tuple[str, ...] = field(default=())

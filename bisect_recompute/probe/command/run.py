@@ -12,10 +12,12 @@ import select
 import shlex
 import signal
 import subprocess
+import sys
 import tempfile
 import threading
 import time
 import uuid
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -61,6 +63,18 @@ class CommandRecipe:
         return [re.sub(r"\{(\w+)\}", lambda match: values.get(match[1], match[0]), word) for word in words]
 
 
+WATCH = Path(__file__).with_name("watch.py")
+
+
+@dataclass(frozen=True)
+class _Started:
+    process: subprocess.Popen
+    mark: str
+    """Of all that it starts."""
+    alive: int
+    """Descriptor that closes with this process."""
+
+
 class Commands:
     """Runs commands, several at once if asked. Of all that they started nothing outlives ``close``."""
 
@@ -70,16 +84,26 @@ class Commands:
         self._mark, self._numbers = uuid.uuid4().hex, itertools.count()
         self._lock, self._closed = threading.Lock(), False
 
-    def start(self, words: list[str], tree: Path) -> tuple[subprocess.Popen, str]:
-        """And the mark of all that it starts. Raises OSError."""
+    def start(self, words: list[str], tree: Path, out: Path, more: Mapping[str, str]) -> "_Started":
+        """``out`` is removed, and all that it starts ended, when this process is killed. ``more``: environment variables.
+        Raises OSError."""
         with self._lock:
             if self._closed:
                 raise OSError(errno.ECANCELED, os.strerror(errno.ECANCELED))
             mark = f"{self._mark}-{next(self._numbers)}"
-            return subprocess.Popen(
-                words, cwd=tree, env={**os.environ, MARK: mark, "PYTHONUNBUFFERED": "1"}, start_new_session=True,
-                stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-            ), mark
+            closing, alive = os.pipe()
+            try:
+                process = subprocess.Popen(
+                    [sys.executable, str(WATCH), str(closing), str(out), *words], cwd=tree,
+                    env={**os.environ, **more, MARK: mark, "PYTHONUNBUFFERED": "1"}, start_new_session=True,
+                    stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, pass_fds=(closing,),
+                )
+            except OSError:
+                os.close(alive)
+                raise
+            finally:
+                os.close(closing)
+            return _Started(process, mark, alive)
 
     def close(self) -> None:
         with self._lock:
@@ -96,7 +120,7 @@ def run_command(
     with tempfile.TemporaryDirectory(prefix="bisect-recompute-") as out:
         words = recipe.words(commit=sha, worktree=str(tree), out=out, recipe=recipe.recipe)
         reader = LogReader()
-        status, stage, reason = _execute(commands, words, tree, log, reader)
+        status, stage, reason = _execute(commands, words, tree, Path(out), log, reader)
         memory, throughput = reader.memory(), reader.throughput()
         if status == "ok":
             try:
@@ -114,38 +138,56 @@ def run_command(
     )
 
 
-def _execute(commands: Commands, words: list[str], tree: Path, log: Path, reader: LogReader) -> tuple[str, str, str]:
+def _execute(commands: Commands, words: list[str], tree: Path, out: Path, log: Path, reader: LogReader) -> tuple[str, str, str]:
     """(status, stage, reason)"""
-    try:
-        process, mark = commands.start(words, tree)
-    except OSError as error:
-        return "failed", "run", f"{words[0]}: {error.strerror}"
-    try:
-        silent = _read(process, log, time.monotonic() + commands.timeout, reader)
-    finally:
-        _end_all(process, mark)
-    if silent is not None:
-        return "timeout", "run", f"not done after {commands.timeout:.0f} s; it had said nothing for {silent:.0f} s"
-    if process.returncode == 0:
+    end = run_words(commands, words, tree, out, log, reader)
+    if end is None:
         return "ok", "done", ""
+    if end.startswith(NOT_DONE):
+        return "timeout", "run", end
     found = reader.failure()
     if found is None:
-        end = f"exit status {process.returncode}"
-        if process.returncode < 0:
-            end = f"killed by {signal.Signals(-process.returncode).name}"
         return "failed", "run", end
     kind, stage, text = found
     return ("oom" if kind == "oom" else "failed"), stage, (text if kind in ("oom", "error") else f"{kind}: {text}")
 
 
-def _read(process: subprocess.Popen, log: Path, deadline: float, reader: LogReader) -> float | None:
-    """Until the command ends: None. At the deadline: for how many seconds it has been silent."""
+NOT_DONE = "not done"
+
+
+def run_words(
+    commands: Commands, words: list[str], folder: Path, out: Path, log: Path, reader: LogReader,
+    hangs: Callable[[float], bool] = lambda silent: False, more: Mapping[str, str] | None = None,
+) -> str | None:
+    """How the command ended, in words; None: with 0. All that it started has ended. ``hangs``: asked again and again, with
+    the seconds since its last output, whether to end it."""
+    try:
+        started = commands.start(words, folder, out, more or {})
+    except OSError as error:
+        return f"{words[0]}: {error.strerror}"
+    process = started.process
+    try:
+        silent = _read(process, log, time.monotonic() + commands.timeout, reader, hangs)
+    finally:
+        _end_all(process, started.mark)
+        os.close(started.alive)
+    if silent is not None:
+        return f"{NOT_DONE} after {commands.timeout:.0f} s; it had said nothing for {silent:.0f} s"
+    if process.returncode < 0:
+        return f"killed by {signal.Signals(-process.returncode).name}"
+    return f"exit status {process.returncode}" if process.returncode else None
+
+
+def _read(
+    process: subprocess.Popen, log: Path, deadline: float, reader: LogReader, hangs: Callable[[float], bool]
+) -> float | None:
+    """Until the command ends: None. At the deadline, or when it hangs: for how many seconds it has been silent."""
     decoder, line, spoke = codecs.getincrementaldecoder("utf-8")("replace"), "", time.monotonic()
     pipe = process.stdout.fileno()
     with open(log, "wb") as file:
         while True:
             now = time.monotonic()
-            if now >= deadline:
+            if now >= deadline or hangs(now - spoke):
                 return now - spoke
             ended = process.poll() is not None
             ready = select.select([pipe], [], [], 0 if ended else min(0.5, deadline - now))[0]

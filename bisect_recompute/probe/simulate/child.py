@@ -81,7 +81,7 @@ def _measure(job: dict, on_stage) -> dict:
     finder.install()
     os.chdir(tree)
     on_stage("import")
-    recipe = _recipe(job["recipe"])
+    recipe = recipe_of(job["recipe"])
     launched = isinstance(recipe, LaunchRecipe)
     if not launched and recipe.model.deterministic_mode:  # as Megatron-LM's launch scripts must: both packages insist on it
         os.environ["NVTE_ALLOW_NONDETERMINISTIC_ALGO"] = "0"
@@ -103,7 +103,7 @@ def _measure(job: dict, on_stage) -> dict:
     return {
         "memory": _memory(recipe, measurements, hottest),
         "throughput": _throughput(measurements, recipe.gpus if launched else recipe.parallel.world_size),
-        "provenance": finder.provenance(job["blobs"], _versions(), hottest.attention_backend),
+        "provenance": finder.provenance(job["blobs"], versions(), hottest.attention_backend),
         "settings": hottest.settings,
         "notes": _notes(recipe, hottest.peak_bytes, [m.time for m in measurements]),
     }
@@ -116,13 +116,13 @@ def _keep_snapshot(path: Path, hottest: int, ranks: list[int]):
     one_rank.of_rank(path, hottest).replace(path)
 
 
-def _versions() -> dict[str, str]:
+def versions() -> dict[str, str]:
     """Of what ran: the commit's own Megatron Core says its version itself."""
     core = getattr(sys.modules["megatron.core"], "__version__", None)
     return package_versions() | ({"megatron-core": str(core)} if core else {})
 
 
-def _recipe(data: dict) -> Recipe | LaunchRecipe:
+def recipe_of(data: dict) -> Recipe | LaunchRecipe:
     if "function" in data:
         return read_recipe_function(RecipeFunction(data["module"], data["function"]))
     if "megatron_args" in data:

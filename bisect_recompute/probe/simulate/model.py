@@ -15,7 +15,6 @@ import torch
 import torch.nn.functional as F
 
 from bisect_recompute.probe.recipe import Recipe
-from bisect_recompute.probe.simulate import distributed
 
 # Recipe fields that are arguments of the model, of the vocabulary or of nothing at all in Megatron Core's config.
 NOT_CONFIG = {
@@ -38,13 +37,12 @@ def accepted(function, **kwargs) -> dict:
     return {name: value for name, value in kwargs.items() if name in parameters}
 
 
-def initialize_parallel(recipe: Recipe, rank: int):
-    """One process stands for ``rank`` of the whole world through torch's fake process group."""
+def initialize_parallel(recipe: Recipe):
+    """The parallel groups of the recipe, on the process group that is there."""
     from megatron.core import parallel_state
     from megatron.core.tensor_parallel.random import model_parallel_cuda_manual_seed
 
     p = recipe.parallel
-    distributed.connect(rank, p.world_size)
     initialize = parallel_state.initialize_model_parallel
     initialize(**accepted(
         initialize,

@@ -10,7 +10,7 @@ import torch
 from bisect_recompute.probe.gpu import GPUS
 from bisect_recompute.probe.recipe import LaunchRecipe, Recipe
 from bisect_recompute.probe.result import LiveTensors
-from bisect_recompute.probe.simulate import memory, model, model_flops, snapshot, step
+from bisect_recompute.probe.simulate import distributed, memory, model, model_flops, snapshot, step
 from bisect_recompute.probe.simulate.device import SimulatedGpu
 from bisect_recompute.probe.simulate.step_time import StepTime, step_time
 
@@ -70,6 +70,9 @@ class Meter:
         _mark_parameters(self.tracker, chunks)
         self._built = len(self.tracker.events)
 
+    def take(self, losses: list):
+        """What the schedule returned has no values here."""
+
     def end_iteration(self, last_follows: bool):
         """FLOPs and times are those of the last iteration."""
         _mark_optimizer_state(self.tracker)
@@ -107,7 +110,8 @@ def measure(recipe: Recipe, rank: int, source_files, on_stage) -> RankMeasuremen
     tracker = meter.tracker
     with meter.gpu:
         on_stage("build")
-        model.initialize_parallel(recipe, rank)
+        distributed.connect(rank, recipe.parallel.world_size)
+        model.initialize_parallel(recipe)
         config = model.transformer_config(recipe)
         chunks = model.build_chunks(recipe, config)
         follow_modules(tracker, chunks)
@@ -117,10 +121,10 @@ def measure(recipe: Recipe, rank: int, source_files, on_stage) -> RankMeasuremen
         optimizer = model.build_optimizer(recipe, chunks)
         step.connect(config, recipe, chunks, optimizer)
         meter.built(chunks)
-        step.train(recipe, config, chunks, optimizer, meter, rank)
-    simulated = step.simulated_microbatches(recipe, step.ITERATIONS - 1, rank)
+        counts = [step.simulated_microbatches(recipe, iteration, rank) for iteration in range(step.ITERATIONS)]
+        step.train(recipe, config, chunks, optimizer, meter, counts)
     return meter.measurement(
-        rank, recipe.num_microbatches, simulated, model.plain_settings(config), model_flops.of(recipe, config)
+        rank, recipe.num_microbatches, counts[-1], model.plain_settings(config), model_flops.of(recipe, config)
     )
 
 

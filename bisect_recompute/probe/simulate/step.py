@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+from collections.abc import Sequence
 
 import torch
 
@@ -28,7 +29,11 @@ def simulated_microbatches(recipe: Recipe, iteration: int, rank: int) -> int:
     return min(recipe.num_microbatches, enough)
 
 
-def make_batch(recipe: Recipe, model):
+def zeros(recipe: Recipe, shape: tuple[int, int]):
+    return torch.zeros(shape, dtype=torch.int64, device="cuda")
+
+
+def make_batch(recipe: Recipe, model, make_tokens=zeros):
     """What ``pretrain_gpt.py`` puts on the GPU per microbatch: [batch, sequence] tokens, positions and labels (int64),
     loss mask (fp32) and, by default, an attention mask bool [batch, 1, sequence, sequence]; of these the first pipeline
     stage gets what it embeds, the last what it needs for the loss, those between nothing."""
@@ -38,7 +43,7 @@ def make_batch(recipe: Recipe, model):
     embeds, loses = model.pre_process or ahead, model.post_process or ahead
 
     def integers(wanted):
-        return torch.zeros((b, local), dtype=torch.int64, device="cuda") if wanted else None
+        return make_tokens(recipe, (b, local)) if wanted else None
 
     tokens, positions, labels = integers(embeds), integers(embeds), integers(loses)
     loss_mask = torch.ones((b, local), dtype=torch.float32, device="cuda") if loses else None
@@ -55,7 +60,7 @@ def bare(model):
     return model
 
 
-def forward_step(recipe: Recipe):
+def forward_step(recipe: Recipe, make_tokens=zeros):
     def loss_function(loss_mask, output):
         losses = output.view(-1).float()
         mask = loss_mask.view(-1).float()
@@ -66,7 +71,7 @@ def forward_step(recipe: Recipe):
 
     def step(data_iterator, model, *args):
         inside = bare(model)
-        tokens, positions, labels, loss_mask, attention_mask = make_batch(recipe, inside)
+        tokens, positions, labels, loss_mask, attention_mask = make_batch(recipe, inside, make_tokens)
         # Since multi-token prediction came, the model takes the loss mask too.
         more = accepted(type(inside).forward, loss_mask=loss_mask)
         output = model(tokens, positions, attention_mask, labels=labels, **more)
@@ -86,15 +91,18 @@ def connect(config, recipe: Recipe, chunks: list, optimizer):
         config.no_sync_func = no_sync if len(chunks) > 1 else no_sync[0]
 
 
-def train(recipe: Recipe, config, chunks: list, optimizer, meter, rank: int):
-    """Runs the iterations; the ``meter`` hears what comes next and when one has ended."""
+def train(recipe: Recipe, config, chunks: list, optimizer, meter, microbatches: Sequence[int], make_tokens=zeros):
+    """Runs an iteration of each number of microbatches; the ``meter`` hears what comes next and when one has ended.
+
+    ``make_tokens(recipe, shape)`` makes int64 tokens, positions and labels of a shape [batch, sequence].
+    """
     from megatron.core.pipeline_parallel import get_forward_backward_func
 
     schedule = get_forward_backward_func()
     data = iter(lambda: 0, 1)
     arguments = accepted(
         schedule,
-        forward_step_func=forward_step(recipe),
+        forward_step_func=forward_step(recipe, make_tokens),
         data_iterator=[data] * len(chunks) if len(chunks) > 1 else data,
         model=chunks if len(chunks) > 1 else chunks[0],
         seq_length=recipe.training.seq_length,
@@ -103,16 +111,17 @@ def train(recipe: Recipe, config, chunks: list, optimizer, meter, rank: int):
         forward_only=False,
     )
     gc.freeze()  # the model lives to the end: the collections between iterations need not look at it
-    for iteration in range(ITERATIONS):
+    for iteration, count in enumerate(microbatches):
         meter.enter("step")
         for chunk in chunks:
             chunk.train()
             chunk.zero_grad_buffer()
         optimizer.zero_grad()
         meter.enter("forward")
-        losses = schedule(num_microbatches=simulated_microbatches(recipe, iteration, rank), **arguments)
+        losses = schedule(num_microbatches=count, **arguments)
         meter.enter("step")
         optimizer.step()
+        meter.take(losses)
         del losses
         gc.collect()
-        meter.end_iteration(last_follows=iteration == ITERATIONS - 2)
+        meter.end_iteration(last_follows=iteration == len(microbatches) - 2)
