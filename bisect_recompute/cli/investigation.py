@@ -108,7 +108,7 @@ class _Investigation:
                 self._endpoint(Reused(index, result, _end(index)))
         if missing:
             self.recorder.warm_up()
-        answers = self._start(missing)
+        answers = self._start_in_turn(missing) if self.plan.manifest.repeats > 1 else self._start(missing)
         # The differ and the file lists of all commits are ready by the time that the probes are.
         self.changes, self.notes = changes_of(self.measurer, self.plan.range.commits)
         for commit in self.plan.range.commits:
@@ -139,6 +139,12 @@ class _Investigation:
             # Daemon: an interrupted run must not wait at exit for a probe that nobody reads.
             threading.Thread(target=work, daemon=True).start()
         return (_answer(done.get()) for _ in indices)
+
+    def _start_in_turn(self, indices: list[int]) -> Iterable[tuple[int, ProbeResult]]:
+        """One at a time, the repeats of the ends by turns."""
+        for index in indices:
+            self.on_event(ProbeStarted(index))
+        return zip(indices, self.recorder.measure_in_turn([self.plan.commit(index).sha for index in indices]))
 
     def _search(self, judge: Judge) -> Findings:
         search = Search(self._weights(-1, self.plan.last), self.plan.range.parents())

@@ -17,6 +17,7 @@ from bisect_recompute.history.repository import Repository, repository_path
 from bisect_recompute.history.worktree import Worktrees, cache_dir
 from bisect_recompute.measurement.journal import Journal
 from bisect_recompute.measurement.same_code import SameCode
+from bisect_recompute.measurement.samples import pooled
 from bisect_recompute.measurement.store import Store
 from bisect_recompute.probe.bridge import BridgeRecipe
 from bisect_recompute.probe.bridge_commits import BridgeCommit, BridgeCommits, InsideBump, with_settings
@@ -233,14 +234,28 @@ class Recorder:
         self._measurer.warm_up()
 
     def measure(self, sha: str) -> ProbeResult:
-        """On disk before it returns."""
-        log = self._journal.out / "logs" / f"{sha}.log"
+        """On disk before it returns; of as many runs as the manifest says."""
+        return self.measure_in_turn([sha])[0]
+
+    def measure_in_turn(self, shas: Sequence[str]) -> list[ProbeResult]:
+        """Of several commits the runs take turns, A B B A A B: what drifts meanwhile meets all of them alike."""
+        runs: dict[str, list[ProbeResult]] = {sha: [] for sha in shas}
+        for turn in range(self._journal.manifest.repeats):
+            for sha in shas if turn % 2 == 0 else reversed(shas):
+                if all(run.status == "ok" for run in runs[sha]):
+                    runs[sha].append(self._once(sha, turn))
+        return [self._keep(pooled(runs[sha])) for sha in shas]
+
+    def _once(self, sha: str, turn: int) -> ProbeResult:
+        log = self._journal.out / "logs" / (f"{sha}-{turn + 1}.log" if turn else f"{sha}.log")
         result = self._measurer.measure(sha, log)
         if result.by_machine and not self._stopped:
             result = self._measurer.measure(sha, log)
             if result.by_machine:
                 result = dataclasses.replace(result, reason=f"{result.reason}, twice")
-        result = dataclasses.replace(result, log=os.path.relpath(log, self._journal.out))
+        return dataclasses.replace(result, log=os.path.relpath(log, self._journal.out))
+
+    def _keep(self, result: ProbeResult) -> ProbeResult:
         if not self._stopped:
             self._journal.append(result)
             if self._store:

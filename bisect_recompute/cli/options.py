@@ -101,6 +101,12 @@ def torchrun(function):
     return function
 
 
+repeats = click.option(
+    "--repeats", type=click.IntRange(1, 100), default=1, show_default=True, metavar="N",
+    help="Measure each commit N times, where measuring is noisy: a shift must then be more than chance (95 %).",
+)
+
+
 def torchrun_settings(
     kind: str, recipe, nproc: int | None = None, iterations: int | None = None, hang_after: float | None = None
 ) -> TorchrunSettings | None:
@@ -210,7 +216,7 @@ def over_a_range(direction: str):
 
     def add(function):
         for option in (
-            quiet, as_json, out, timeout, no_cache, jobs, questions(direction), torchrun, command_line, probe_kind, by_name, recipe, repo,
+            quiet, as_json, out, timeout, no_cache, jobs, questions(direction), repeats, torchrun, command_line, probe_kind, by_name, recipe, repo,
         ):
             function = option(function)
         return function

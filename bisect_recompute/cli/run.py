@@ -14,6 +14,8 @@ from bisect_recompute.cli.recipes import find_recipe, recipe_options, recipe_tex
 from bisect_recompute.errors import UsageError
 from bisect_recompute.history.repository import Repository, repository_path
 from bisect_recompute.measurement.journal import MANIFEST, Manifest, new_journal
+from bisect_recompute.measurement.samples import fewest_samples
+from bisect_recompute.measurement.shift import CONFIDENCE
 from bisect_recompute.probe.recipe import RecipeFunction, Thresholds
 
 
@@ -85,6 +87,7 @@ def planned(ctx: click.Context, job: str) -> Plan:
         throughput_threshold=recipe.thresholds.throughput,
         timeout=asked["timeout"],
         torchrun=torchrun,
+        repeats=_repeats(asked["repeats"], asked["probe_kind"]),
         job=job,
         reuse=not asked["no_cache"],
         all_shifts=all_shifts,
@@ -92,6 +95,14 @@ def planned(ctx: click.Context, job: str) -> Plan:
         versions=options.versions(),
     )
     return Plan(repository, commits, recipe, manifest)
+
+
+def _repeats(count: int, kind: str) -> int:
+    if count > 1 and kind not in ("torchrun", "command"):
+        raise UsageError(f"--repeats: --probe {kind} gives the same every time")
+    if 1 < count < fewest_samples(CONFIDENCE):
+        raise UsageError(f"--repeats {count}: so few cannot tell a shift from chance; give {fewest_samples(CONFIDENCE)} or more")
+    return count
 
 
 def _call(repository: Repository, commits, recipe, ctx: click.Context, job: str, torchrun) -> str:
@@ -106,7 +117,7 @@ def _call(repository: Repository, commits, recipe, ctx: click.Context, job: str,
     ]
     call += recipe_options(recipe)
     call += torchrun.options() if torchrun else []
-    for name in ("metric", "threshold", "direction", "timeout"):
+    for name in ("metric", "threshold", "direction", "timeout", "repeats"):
         if ctx.get_parameter_source(name) == click.core.ParameterSource.COMMANDLINE:
             call += [f"--{name}", f"{ctx.params[name]}"]
     if ctx.get_parameter_source("first_parent") == click.core.ParameterSource.COMMANDLINE:

@@ -58,6 +58,8 @@ class Manifest:
     """Seconds that one probe may take."""
     torchrun: Optional[TorchrunSettings] = None
     """Of that kind of probe."""
+    repeats: Annotated[int, Field(ge=1)] = 1
+    """Times that each commit is measured."""
     job: Literal["run", "scan"] = "run"
     """The command that began it, and that `resume` goes on with."""
     reuse: bool = True

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from bisect_recompute.measurement.samples import Comparison, compare_samples, fewest_samples
 from bisect_recompute.probe.recipe import Thresholds
 from bisect_recompute.probe.result import ProbeResult
 
@@ -32,6 +33,13 @@ class Shift:
     """Where the numbers do not show the shift: +1, only the bad side runs out of memory; -1, only the good; else 0."""
 
 
+    noise: Comparison | None = None
+    """Where both sides were measured several times: a shift is then no work of chance."""
+
+
+CONFIDENCE = 0.95
+
+
 def unit_of(metric: Metric, *results: ProbeResult) -> str:
     """bytes, or TFLOP/s/GPU; steps/s where one of the results has only the time of a step."""
     if metric == "memory":
@@ -47,6 +55,16 @@ def value(result: ProbeResult, unit: str) -> float | None:
     if result.throughput is None:
         return None
     return result.throughput.tflops_per_gpu if unit == "TFLOP/s/GPU" else 1 / result.throughput.step_seconds
+
+
+def samples(result: ProbeResult, unit: str) -> list[float]:
+    """Of a probe that ran several times, what ``value`` gives of each; empty where one has no number."""
+    read = {
+        "bytes": lambda sample: sample.peak_bytes, "TFLOP/s/GPU": lambda sample: sample.tflops_per_gpu,
+        "steps/s": lambda sample: sample.step_seconds and 1 / sample.step_seconds,
+    }[unit]
+    found = [read(sample) for sample in result.samples]
+    return [] if None in found else found
 
 
 def compare(
@@ -65,7 +83,14 @@ def _shift(name, good, bad, threshold, metric, direction) -> Shift:
     asked = metric in ("any", name)
     signs = {"worse": (_WORSE[name],), "better": (-_WORSE[name],), "any": (1, -1)}[direction]
     by_size = change is not None and any(change * sign > 0 and change * sign >= threshold for sign in signs)
+    noise = _noise(samples(good, unit), samples(bad, unit))
+    by_size = by_size and (noise is None or noise.outcome(threshold) == "different")
     crossed = (bad.status == "oom") - (good.status == "oom") if name == "memory" else 0
     if not asked or by_size or crossed not in signs:
         crossed = 0
-    return Shift(name, unit, before, after, change, asked and (by_size or bool(crossed)), crossed)
+    return Shift(name, unit, before, after, change, asked and (by_size or bool(crossed)), crossed, noise)
+
+
+def _noise(good: list[float], bad: list[float]) -> Comparison | None:
+    enough = min(len(good), len(bad)) >= fewest_samples(CONFIDENCE)
+    return compare_samples(good, bad, CONFIDENCE) if enough else None

@@ -74,6 +74,15 @@ class Throughput:
 
 
 @dataclass(frozen=True)
+class Sample:
+    """One of several runs of a commit; None where a number is not known."""
+
+    peak_bytes: int | None = None
+    step_seconds: float | None = None
+    tflops_per_gpu: float | None = None
+
+
+@dataclass(frozen=True)
 class Provenance:
     """Proof of which code ran."""
 
@@ -116,6 +125,8 @@ class ProbeResult:
     """The TransformerConfig that the commit's code ended up with, its own defaults and corrections included: every field
     with a plain value, enum members by name."""
     log: str | None = None
+    samples: tuple[Sample, ...] = ()
+    """Of a probe that ran several times: memory and throughput are the medians."""
     resident_bytes: dict[int, int] = field(default_factory=dict)
     """Rank -> peak resident set size of its process: the host's memory, not a GPU's. Only of real training."""
     by_machine: bool = False

@@ -48,11 +48,27 @@ def _endpoints(f: Findings) -> Iterator[Evidence]:
             text = f"{shift.metric} from {f.commit(-1).sha[:10]} to {f.commit(f.last).sha[:10]}: {change(shift)}"
             if not shift.shifted and shift.good != shift.bad:
                 text += ", no shift for this question"
-            yield Evidence(kind="endpoints", text=text)
+            yield Evidence(kind="endpoints", text=text + _repeated(shift, f))
     if {good.status, bad.status} == {"ok", "oom"}:
         yield Evidence(
             kind="endpoints", text=f"out of memory at the {'bad' if bad.status == 'oom' else 'good'} endpoint only"
         )
+
+
+def _repeated(shift: Shift, f: Findings) -> str:
+    """What repeats say about it."""
+    noise, threshold = shift.noise, getattr(f.recipe.thresholds, shift.metric)
+    if noise is None:
+        return ""
+    outcome = {
+        "different": "more than chance",
+        "same": f"a shift by the threshold of {threshold:g} % is ruled out",
+        "open": f"whether it shifted by the threshold of {threshold:g} % is not known yet, more --repeats will tell",
+    }[noise.outcome(threshold)]
+    return (
+        f"; {noise.samples[0]} and {noise.samples[1]} runs in turn, the change lies between {noise.low_pct:+.2f} and "
+        f"{noise.high_pct:+.2f} % ({noise.confidence:.0%}): {outcome}; they would probably have shown a shift of {noise.smallest_shown_pct:.2g} %"
+    )
 
 
 def _share(f: Findings) -> Iterator[Evidence]:
