@@ -216,3 +216,12 @@ def test_a_simulator_that_cannot_start_says_what_is_missing(tmp_path, monkeypatc
     (tmp_path / "torch.py").write_text("raise ImportError('no torch here')\n")
     with Simulator(tmp_path / "bytecode") as simulator, pytest.raises(UsageError, match="no torch here"):
         simulator.probe(recipe("tiny"), tmp_path, "0" * 40, {}, tmp_path / "log")
+
+
+def test_a_closed_simulator_starts_no_process(intact, tmp_path):
+    """A thread of a run that has ended may still ask: whatever it started, nobody would end."""
+    with Simulator(tmp_path / "bytecode") as simulator:
+        pass
+    with pytest.raises(UsageError, match="closed"):
+        simulator.probe(recipe("tiny"), intact, "0" * 40, {}, tmp_path / "log")
+    assert not (tmp_path / "bytecode").exists()

@@ -33,6 +33,7 @@ class Simulator:
         self.timeout = timeout
         self._bytecode = bytecode
         self._servers: dict[str, _Server] = {}
+        self._closed = False
         self._lock = threading.Lock()
 
     def warm_up(self, gpu: str = "h100"):
@@ -60,12 +61,15 @@ class Simulator:
 
     def _server(self, gpu: str) -> "_Server":
         with self._lock:
+            if self._closed:  # a late thread of a run that has ended: nobody would end its process
+                raise UsageError("the simulator is closed")
             if gpu not in self._servers or not self._servers[gpu].alive:
                 self._servers[gpu] = _Server(gpu, self._bytecode)
             return self._servers[gpu]
 
     def close(self):
         with self._lock:
+            self._closed = True
             for server in self._servers.values():
                 server.close()
             self._servers.clear()
